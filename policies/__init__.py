@@ -1,0 +1,1 @@
+"""Shipped policies: `default`, `cautious`, `unattended`. Each file says when to use it."""

@@ -1,0 +1,204 @@
+"""policyengine: a config-driven policy engine for LLM agent loops.
+
+This module is the public API and nothing else: what is not named in `__all__` may change without notice. Names are
+imported when they are first used, so that a process that needs one guard does not pay for the rest.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from policyengine.actions import (
+        Action,
+        Ask,
+        Deny,
+        EndStep,
+        Hint,
+        Record,
+        Retry,
+        Rewrite,
+        Stop,
+        WindDown,
+    )
+    from policyengine.agent import Agent, Model, RequestError
+    from policyengine.context import RunView, failed
+    from policyengine.decision import Decision, Note, Vote
+    from policyengine.engine import Engine
+    from policyengine.errors import ConfigError, ExtensionError, PolicyEngineError, UsageError
+    from policyengine.extension import Extension, OptionProblem, Options, Proof
+    from policyengine.hooks import HOOKS, hookimpl
+    from policyengine.identity import call_identity, masked_fingerprint, raw_fingerprint
+    from policyengine.ladder import RUNGS, Ladder, ladder_option, ladder_problems
+    from policyengine.messages import (
+        Batch,
+        Failure,
+        HistoryWarning,
+        Iteration,
+        Message,
+        ModelRequest,
+        ModelResponse,
+        ProviderError,
+        ToolCall,
+        ToolError,
+        ToolFacts,
+        ToolResult,
+        ToolSpec,
+        Usage,
+    )
+    from policyengine.outcome import Outcome
+    from policyengine.parsing import Verdict, parse_response
+    from policyengine.run import Run
+    from policyengine.runstate import Conversation, StopReason
+    from policyengine.script import Script, ScriptedCall, Turn, batch, call, say
+    from policyengine.toolset import Tool, Toolset, as_tools
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Action": "policyengine.actions",
+    "Agent": "policyengine.agent",
+    "Ask": "policyengine.actions",
+    "Batch": "policyengine.messages",
+    "ConfigError": "policyengine.errors",
+    "Conversation": "policyengine.runstate",
+    "Decision": "policyengine.decision",
+    "Deny": "policyengine.actions",
+    "EndStep": "policyengine.actions",
+    "Engine": "policyengine.engine",
+    "Extension": "policyengine.extension",
+    "ExtensionError": "policyengine.errors",
+    "Failure": "policyengine.messages",
+    "HOOKS": "policyengine.hooks",
+    "Hint": "policyengine.actions",
+    "HistoryWarning": "policyengine.messages",
+    "Iteration": "policyengine.messages",
+    "Ladder": "policyengine.ladder",
+    "Message": "policyengine.messages",
+    "Model": "policyengine.agent",
+    "ModelRequest": "policyengine.messages",
+    "ModelResponse": "policyengine.messages",
+    "Note": "policyengine.decision",
+    "OptionProblem": "policyengine.extension",
+    "Options": "policyengine.extension",
+    "Outcome": "policyengine.outcome",
+    "PolicyEngineError": "policyengine.errors",
+    "Proof": "policyengine.extension",
+    "ProviderError": "policyengine.messages",
+    "RUNGS": "policyengine.ladder",
+    "Record": "policyengine.actions",
+    "RequestError": "policyengine.agent",
+    "Retry": "policyengine.actions",
+    "Rewrite": "policyengine.actions",
+    "Run": "policyengine.run",
+    "RunView": "policyengine.context",
+    "Script": "policyengine.script",
+    "ScriptedCall": "policyengine.script",
+    "Stop": "policyengine.actions",
+    "StopReason": "policyengine.runstate",
+    "Tool": "policyengine.toolset",
+    "ToolCall": "policyengine.messages",
+    "ToolError": "policyengine.messages",
+    "ToolFacts": "policyengine.messages",
+    "ToolResult": "policyengine.messages",
+    "ToolSpec": "policyengine.messages",
+    "Toolset": "policyengine.toolset",
+    "Turn": "policyengine.script",
+    "Usage": "policyengine.messages",
+    "UsageError": "policyengine.errors",
+    "Verdict": "policyengine.parsing",
+    "Vote": "policyengine.decision",
+    "WindDown": "policyengine.actions",
+    "as_tools": "policyengine.toolset",
+    "batch": "policyengine.script",
+    "call": "policyengine.script",
+    "call_identity": "policyengine.identity",
+    "failed": "policyengine.context",
+    "hookimpl": "policyengine.hooks",
+    "ladder_option": "policyengine.ladder",
+    "ladder_problems": "policyengine.ladder",
+    "masked_fingerprint": "policyengine.identity",
+    "parse_response": "policyengine.parsing",
+    "raw_fingerprint": "policyengine.identity",
+    "say": "policyengine.script",
+}
+
+__all__ = [
+    "HOOKS",
+    "RUNGS",
+    "Action",
+    "Agent",
+    "Ask",
+    "Batch",
+    "ConfigError",
+    "Conversation",
+    "Decision",
+    "Deny",
+    "EndStep",
+    "Engine",
+    "Extension",
+    "ExtensionError",
+    "Failure",
+    "Hint",
+    "HistoryWarning",
+    "Iteration",
+    "Ladder",
+    "Message",
+    "Model",
+    "ModelRequest",
+    "ModelResponse",
+    "Note",
+    "OptionProblem",
+    "Options",
+    "Outcome",
+    "PolicyEngineError",
+    "Proof",
+    "ProviderError",
+    "Record",
+    "RequestError",
+    "Retry",
+    "Rewrite",
+    "Run",
+    "RunView",
+    "Script",
+    "ScriptedCall",
+    "Stop",
+    "StopReason",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolFacts",
+    "ToolResult",
+    "ToolSpec",
+    "Toolset",
+    "Turn",
+    "Usage",
+    "UsageError",
+    "Verdict",
+    "Vote",
+    "WindDown",
+    "as_tools",
+    "batch",
+    "call",
+    "call_identity",
+    "failed",
+    "hookimpl",
+    "ladder_option",
+    "ladder_problems",
+    "masked_fingerprint",
+    "parse_response",
+    "raw_fingerprint",
+    "say",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'policyengine' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,131 @@
+"""The command line: `policyengine VERB ...`.
+
+Knows: which verbs there are, exit codes, how an error is shown to a person.
+Must not know: what any verb does. A verb's module is imported only when it is invoked, so that help is instant.
+
+Exit codes, the same for every verb: 0 the asked-for property holds; 1 the input is at fault; 2 the work could not be
+done; 3 only warnings, and `--strict`; 4 nothing was checked; 6 `run` was stopped by a guard; 7 `run` waits for a
+human. 130 and 141 are the shell's: interrupted, and nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+VERBS: dict[str, str] = {
+    "run": "Work on a task under a policy and show what the guards do.",
+    "check": "Validate policies the way a running engine would.",
+    "explain": "Show the values in force and the file and line of every layer.",
+    "prove": "Prove that every rule can fire, alone and in the whole policy.",
+    "eval": "Ask a policy about one event and show every rule's vote.",
+    "replay": "Report what a policy would have done in recorded runs.",
+    "extensions": "List the extensions that policies can use.",
+}
+"""Every verb with its line in the help; each is the `command` of the module of its name."""
+
+OK, AT_FAULT, COULD_NOT, ONLY_WARNINGS, NOTHING, STOPPED, WAITING = 0, 1, 2, 3, 4, 6, 7
+INTERRUPTED, BROKEN_PIPE = 130, 141
+
+DISTRIBUTION = "agent-policyengine"
+
+
+class ReaderGoneError(Exception):
+    """Nobody reads the output any more. Not an `OSError`: click would end the process with a code of its own."""
+
+
+class Verbs(click.Group):
+    """The group of all verbs: imports them late and maps errors to exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs, in the order in which one meets them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb's module and return its command."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"policyengine.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say which verb may have been meant where there is none of that name."""
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            from policyengine.policy.wording import suggestion
+
+            ctx.fail(f"no verb {args[0]!r}; {suggestion(args[0], VERBS, 'verbs')}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without importing them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Invoke the verb, and find out now whether its output arrived."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGoneError from None
+        return code
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:
+        """Run a verb and end the process with its exit code."""
+        extra["standalone_mode"] = False
+        run = super().main
+        sys.exit(guarded(lambda: run(args, prog_name, **extra)))
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name=DISTRIBUTION, prog_name="policyengine")
+def cli() -> None:
+    """A config-driven policy engine for LLM agent loops."""
+    from policyengine.cli.output import configure_logging
+
+    configure_logging()
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    cli.main(prog_name="policyengine")
+
+
+def guarded(work: Callable[[], Any]) -> int:
+    """Do the work and return its exit code; whatever it raises is shown once, on stderr."""
+    from policyengine.errors import ConfigError, ExtensionError, UsageError
+
+    try:
+        code = work()
+    except ConfigError as error:
+        from policyengine.policy.problems import render
+
+        return _failed(render(error.problems))
+    except (ExtensionError, UsageError) as error:
+        return _failed(f"error: {error}")
+    except click.ClickException as error:
+        error.show()
+        return AT_FAULT
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except ReaderGoneError:
+        # Nobody reads any more: nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception:  # noqa: BLE001 - the end of the process: the code tells apart what the interpreter would not
+        traceback.print_exc()
+        return COULD_NOT
+    return code if isinstance(code, int) else OK
+
+
+def _failed(text: str) -> int:
+    print(text, file=sys.stderr)
+    return AT_FAULT

@@ -1,0 +1,5 @@
+"""`python -m policyengine.cli`: the same command without its script."""
+
+from policyengine.cli import main
+
+main()

@@ -1,0 +1,111 @@
+"""`policyengine check`: validate policies the way a running engine would.
+
+Knows: how problems are reported. Must not know: how they are found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
+from policyengine.cli.loading import load
+from policyengine.cli.options import allow_empty_option, layers, strict_option
+from policyengine.cli.output import print_json, say
+from policyengine.errors import ConfigError, ExtensionError
+from policyengine.policy.load import load_policy
+from policyengine.policy.model import Policy
+from policyengine.policy.problems import Format, Position, Problem, render
+
+BROKEN_EXTENSION = "X406"
+"""Code of an extension that cannot be used, where the loader gives no position in the policy."""
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What came of checking one policy: the policy if it can be used, and every problem."""
+
+    source: str
+    policy: Policy | None
+    problems: tuple[Problem, ...]
+
+
+@click.command("check")
+@click.argument("policies", nargs=-1, metavar="POLICY...")
+@layers
+@click.option("--no-extensions", is_flag=True, help="Look no extension up: leave options and hooks of rules unchecked.")
+@click.option(
+    "--format", "form", type=click.Choice(["full", "short", "json", "github"]), default="full", show_default=True,
+    help="How problems are written.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@strict_option
+@allow_empty_option
+def command(
+    policies: tuple[str, ...],
+    overlays: tuple[str, ...],
+    folders: tuple[str, ...],
+    no_extensions: bool,
+    form: Format,
+    as_json: bool,
+    strict: bool,
+    allow_empty: bool,
+) -> int:
+    """Validate policies (shipped names or files): text, settings, layers, every rule's options, messages, a self-test.
+
+    Exit code: 0 all can be used, 1 some cannot, 3 only warnings and --strict, 4 no policy was given.
+    """
+    if not policies:
+        say("nothing to check: no policy given")
+        return OK if allow_empty else NOTHING
+    results = [check(source, overlays, folders, with_extensions=not no_extensions) for source in policies]
+    if as_json or form == "json":
+        print_json({"ok": all(item.policy for item in results), "policies": [_described(item) for item in results]})
+    else:
+        for item in results:
+            _report(item, form)
+    if any(item.policy is None for item in results):
+        return AT_FAULT
+    return ONLY_WARNINGS if strict and any(item.problems for item in results) else OK
+
+
+def check(source: str, overlays: Sequence[str], folders: Sequence[str], *, with_extensions: bool = True) -> Checked:
+    """Return what came of checking one policy."""
+    try:
+        if with_extensions:
+            policy = load(source, overlays, folders).policy
+        else:
+            policy = load_policy(source, registry=None, overlays=[Path(overlay) for overlay in overlays])
+    except ConfigError as error:
+        return Checked(source, None, error.problems)
+    except ExtensionError as error:
+        return Checked(source, None, (Problem(BROKEN_EXTENSION, str(error), Position(source)),))
+    return Checked(source, policy, policy.warnings)
+
+
+def _report(item: Checked, form: Format) -> None:
+    """Print problems on stderr (annotations, which a program reads, on stdout) and the good news on stdout."""
+    if item.problems:
+        print(render(item.problems, form), file=sys.stdout if form == "github" else sys.stderr)
+    if item.policy is not None and form != "github":
+        rules = len(item.policy.rules)
+        name = item.policy.name if item.policy.name == item.source else f"{item.source} ({item.policy.name})"
+        print(f"ok: {name}, {rules} rule{'' if rules == 1 else 's'}, digest {item.policy.digest[:12]}")
+
+
+def _described(item: Checked) -> dict[str, Any]:
+    policy = item.policy
+    return {
+        "source": item.source,
+        "ok": policy is not None,
+        "name": policy.name if policy else None,
+        "revision": policy.revision if policy else None,
+        "rules": len(policy.rules) if policy else None,
+        "digest": policy.digest if policy else None,
+        "problems": json.loads(render(item.problems, "json")),
+    }

@@ -1,0 +1,36 @@
+"""Options that several verbs share, and what they mean.
+
+Knows: names and help texts. Must not know: any verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+policy_option = click.option(
+    "--policy", "-p", default="default", show_default=True, metavar="NAME|PATH", help="Policy: a shipped one or a file."
+)
+overlay_option = click.option(
+    "--overlay", "overlays", multiple=True, metavar="FILE", help="Overlay on the policy; repeatable, applied in order."
+)
+folder_option = click.option(
+    "--folder", "folders", multiple=True, metavar="DIR", help="Folder of drop-in extensions; repeatable."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine output on stdout.")
+strict_option = click.option("--strict", is_flag=True, help="Exit with 3 where there are only warnings.")
+allow_empty_option = click.option("--allow-empty", is_flag=True, help="Exit with 0 where there is nothing to do.")
+
+
+def policy_source(verb: F) -> F:
+    """Add `--policy`, `--overlay` and `--folder`, passed as `policy`, `overlays` and `folders`."""
+    return policy_option(layers(verb))
+
+
+def layers(verb: F) -> F:
+    """Add `--overlay` and `--folder`."""
+    return overlay_option(folder_option(verb))

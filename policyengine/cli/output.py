@@ -1,0 +1,66 @@
+"""What the verbs print with: a console, JSON, logging.
+
+Knows: terminals and streams. Must not know: any verb.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Literal
+
+from loguru import logger
+from rich.console import Console
+from rich.table import Table
+
+WIDE = 400
+"""Width in columns where nobody's terminal limits it."""
+
+
+class Terminal(Console):
+    """A console that lets a broken pipe end the process quietly instead of with rich's own exit code."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise again the error that rich is handling while it calls this."""
+        raise
+
+
+def terminal(*, stderr: bool = False, no_color: bool = False) -> Console:
+    """Return a console on stdout or stderr as they are now; what is no terminal is as wide as a table needs."""
+    file = sys.stderr if stderr else sys.stdout
+    return Terminal(file=file, no_color=no_color or None, highlight=False, width=None if file.isatty() else WIDE)
+
+
+def table(*columns: str) -> Table:
+    """Return a plain table; columns whose name starts with `#` hold numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for index, name in enumerate(columns):
+        justify: Literal["left", "right"] = "right" if name.startswith("#") else "left"
+        made.add_column(name.lstrip("#"), justify=justify, overflow="fold", no_wrap=not index)
+    return made
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as JSON on stdout, in ASCII, so that no text of a model can break it."""
+    sys.stdout.write(json.dumps(value, indent=indent, separators=None if indent else (",", ":")) + "\n")
+
+
+def say(text: str) -> None:
+    """Print a diagnostic on stderr."""
+    print(text, file=sys.stderr)
+
+
+def configure_logging() -> None:
+    """Show warnings of the library on stderr; nothing else is logged to the terminal."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    logger.remove()
+    # A function and not the stream itself: the stream may be replaced while the process lives.
+    logger.add(lambda text: sys.stderr.write(text), level="WARNING", format="{level.name}: {message}", filter=_is_news)
+
+
+def _is_news(record: Any) -> bool:
+    """A refused policy is shown by the live view, with its problems; once is enough."""
+    return not str(record["message"]).startswith("policy rejected,")

@@ -1,0 +1,210 @@
+"""`policyengine run`: work on a task under a policy and show what the guards do.
+
+Knows: how an agent is put together from options. Must not know: the loop, any guard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import click
+import msgspec
+
+from policyengine.agent import Agent
+from policyengine.cli import COULD_NOT, INTERRUPTED, OK, STOPPED, WAITING
+from policyengine.cli.options import json_option, policy_source
+from policyengine.cli.output import print_json, terminal
+from policyengine.engine import Engine
+from policyengine.errors import UsageError
+from policyengine.messages import ModelRequest, ModelResponse
+from policyengine.outcome import Outcome
+from policyengine.policy.durations import seconds
+from policyengine.policy.wording import suggestion
+from policyengine.providers.scripted import ScriptedModel, answer_text, load_script
+from policyengine.script import Script, Turn
+from policyengine.telemetry.decision_log import DecisionLog, policy_line
+from policyengine.telemetry.journal import JournalWriter
+from policyengine.telemetry.live import LiveView
+from policyengine.toolset import Toolset, load_tools
+
+MODELS = ("scripted",)
+EXIT_CODES = {"completed": OK, "stopped": STOPPED, "waiting": WAITING, "failed": COULD_NOT, "cancelled": INTERRUPTED}
+
+
+class Duration(click.ParamType):
+    """A duration with a unit, in seconds once it is read."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read `200ms` as 0.2."""
+        read = value if isinstance(value, float) else seconds(str(value))
+        if read is None:
+            self.fail(f"{value!r} is no duration; write a number with a unit, such as 200ms or 2s", param, ctx)
+        return read
+
+
+@click.command("run")
+@click.argument("task", required=False)
+@policy_source
+@click.option("--model", default="scripted", show_default=True, metavar="NAME", help="Which model works on the task.")
+@click.option("--script", default="recovers", show_default=True, metavar="NAME|FILE", help="What the scripted model says.")
+@click.option("--tools", metavar="MODULE:OBJECT", help="Python functions instead of the scripted tools.")
+@click.option("--protocol", type=click.Choice(["native", "text"]), help="How calls are written; overrides the policy.")
+@click.option("--log", metavar="FILE", help="Append the decision log to FILE (JSON lines, content-free).")
+@click.option("--record", metavar="FILE", help="Write the journal to FILE (every event with content, for `replay`).")
+@click.option("--watch", is_flag=True, help="Take edits of the policy between rounds, while the run goes on.")
+@click.option("--delay", type=Duration(), metavar="TIME", help="Wait before each request, so that you can edit meanwhile.")
+@click.option("--async", "asynchronous", is_flag=True, help="Use the asyncio driver.")
+@click.option("--no-color", is_flag=True, help="Print without colours.")
+@json_option
+def command(
+    task: str | None,
+    policy: str,
+    overlays: tuple[str, ...],
+    folders: tuple[str, ...],
+    model: str,
+    script: str,
+    tools: str | None,
+    protocol: Literal["native", "text"] | None,
+    log: str | None,
+    record: str | None,
+    watch: bool,
+    delay: float | None,
+    asynchronous: bool,
+    no_color: bool,
+    as_json: bool,
+) -> int:
+    """Work on TASK under a policy and show what happens, and what the guards do about it and why.
+
+    Without options the embedded model plays the script `recovers`: an agent that gets stuck and is brought back on
+    track. It needs no key and no network.
+
+    Exit code: 0 completed, 6 stopped by a guard, 7 waiting for a human, 2 failed, 1 the input is at fault.
+    """
+    check_model(model)
+    played = load_script(script)
+    # With --json, stdout holds the one object and nothing else: the account goes to stderr.
+    view = LiveView(terminal(stderr=as_json, no_color=no_color))
+    with ExitStack() as files:
+        decision_log = DecisionLog(files.enter_context(opened(log, "a"))) if log else None
+        engine = Engine(
+            policy,
+            overlays=overlays,
+            folders=folders,
+            sinks=[decision_log, view] if decision_log else [view],
+            listeners=[decision_log.heard, view.heard] if decision_log else [view.heard],
+            pin="iteration" if watch else None,
+        )
+        played = as_protocol(played, protocol or engine.snapshot.policy.protocol)
+        agent = make_agent(engine, played, tools, delay)
+        if record:
+            # Only now: an earlier journal is not overwritten for a run that cannot begin.
+            engine.journal = JournalWriter(files.enter_context(opened(record, "w")))
+        if watch:
+            files.enter_context(engine.watch())
+        outcome = work(agent, task or played.task, played.protocol, asynchronous=asynchronous)
+        view.finish(outcome)
+        if as_json:
+            print_json(described(outcome, engine))
+    return EXIT_CODES[outcome.status]
+
+
+def check_model(name: str) -> None:
+    """Refuse a model that this version does not know; raises `UsageError`."""
+    if name not in MODELS:
+        raise UsageError(f"no model named {name!r}; {suggestion(name, MODELS)}")
+
+
+@contextmanager
+def opened(path: str, mode: str) -> Iterator[IO[str]]:
+    """Open a file for one line after another; what cannot be written when it is closed was reported before."""
+    try:
+        file = Path(path).open(mode, encoding="utf-8", newline="\n")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        yield file
+    finally:
+        try:
+            file.close()
+        except OSError:
+            pass
+
+
+def make_agent(engine: Engine, script: Script, tools: str | None, delay: float | None) -> Agent:
+    """Return an agent with the scripted model, its tools or Python ones, and a pause before each request."""
+    model = ScriptedModel(script)
+    toolset: Toolset = model.tools()
+    if tools is not None:
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        toolset = load_tools(tools)
+    return Agent(engine, model if delay is None else Paced(model, delay), toolset)
+
+
+class Paced:
+    """A model that takes its time before it answers."""
+
+    def __init__(self, model: ScriptedModel, delay_s: float, sleep: Callable[[float], Any] = time.sleep) -> None:
+        self.name = model.name
+        self._model = model
+        self._delay_s = delay_s
+        self._sleep = sleep
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        """Wait, then answer."""
+        self._sleep(self._delay_s)
+        return self._model.complete(request)
+
+
+def work(agent: Agent, task: str, protocol: str, *, asynchronous: bool) -> Outcome:
+    """Run the agent with the driver that was asked for."""
+    if asynchronous:
+        return asyncio.run(agent.arun(task, protocol=protocol))
+    return agent.run(task, protocol=protocol)
+
+
+def as_protocol(script: Script, protocol: str) -> Script:
+    """Return a script that speaks `protocol` (`auto`: its own).
+
+    A native script becomes a text one by making its calls one at a time, which is all that protocol allows, and by
+    writing its answer as the protocol wants it. A script written for the text protocol is deliberate down to the
+    letter: in the native protocol its texts are said as they are.
+    """
+    if protocol in ("auto", script.protocol):
+        return script
+    turns = script.turns
+    if protocol == "text":
+        turns = tuple(part for turn in turns for part in _text_turns(turn))
+    return msgspec.structs.replace(script, protocol=protocol, turns=turns)
+
+
+def _text_turns(turn: Turn) -> tuple[Turn, ...]:
+    if not turn.calls:
+        return (msgspec.structs.replace(turn, text=answer_text(turn.text)) if turn.text else turn,)
+    return tuple(msgspec.structs.replace(turn, calls=(call,)) for call in turn.calls)
+
+
+def described(outcome: Outcome, engine: Engine) -> dict[str, Any]:
+    """Return an outcome as plain data, with the policy it was reached under; the history is the journal's."""
+    stop = outcome.stop
+    return {
+        "status": outcome.status,
+        "output": outcome.output,
+        "stop": {name: getattr(stop, name) for name in stop.__struct_fields__} if stop else None,
+        "error": outcome.error,
+        "iterations": outcome.iterations,
+        "calls": outcome.calls,
+        "executed": outcome.executed,
+        "interventions": outcome.interventions,
+        "prompt_tokens": outcome.prompt_tokens,
+        "completion_tokens": outcome.completion_tokens,
+        "policy": msgspec.to_builtins(policy_line(engine.snapshot)),
+    }

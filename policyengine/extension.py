@@ -1,0 +1,137 @@
+"""The base class of every guard: options, state, messages, proofs.
+
+Knows: what an extension declares about itself.
+Must not know: policies, dispatch, any particular extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from policyengine.messages import ToolFacts
+from policyengine.script import Turn
+
+API_VERSION = 1
+"""Version of the hook API; an extension declares the one it was written for as `api`."""
+
+Scope = Literal["conversation", "run", "step", "iteration"]
+
+
+class Options(Mapping[str, Any]):
+    """Read-only options with attribute access: `options.repeat.deny`. Nested mappings are `Options` too."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        wrapped = {key: Options(item) if isinstance(item, Mapping) else item for key, item in values.items()}
+        object.__setattr__(self, "_values", wrapped)
+
+    def __getattr__(self, key: str) -> Any:
+        try:
+            return self._values[key]
+        except KeyError:
+            raise AttributeError(f"no option {key!r}; options are: {', '.join(self._values)}") from None
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        raise AttributeError("options are read-only")
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Options({self._values!r})"
+
+
+class OptionProblem(msgspec.Struct, frozen=True):
+    """A problem of options that a schema cannot express. `path` is the key path below `with:`."""
+
+    path: tuple[str, ...]
+    message: str
+    fatal: bool = True
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """A sequence of turns that must trip one rung of a rule.
+
+    `label` names what is proved (`repeat`, `cycle`, `repeat[check_job]`); `action` and `code` are what must be
+    returned; `expect` is the iteration, from 1, at which it must be returned. `tools` are facts about the tools
+    that the sequence uses; they replace the policy's for the proof. `protocol` is `native` or `text`.
+    """
+
+    label: str
+    action: str
+    code: str
+    expect: int
+    turns: tuple[Turn, ...]
+    tools: dict[str, ToolFacts] = {}
+    protocol: Literal["native", "text"] = "native"
+
+
+class Extension:
+    """Base of every guard. Subclass it, set the class attributes, implement hooks marked with `@hookimpl`.
+
+    An instance is made once per rule and policy generation and is frozen after `setup`: everything that changes
+    during a run lives in `run.state`.
+
+    Class attributes:
+        name: the name policies use. Third-party names contain a dot (`acme.spend`), built-in names do not.
+        api: the hook API version the extension was written for.
+        options: the Cerberus schema of `with:`; every field has a `type`, thresholds have `min` and `max`, and
+            `meta: {stricter: lower | higher | subset | superset}` where a direction is stricter. On an instance,
+            `self.options` holds the validated values.
+        state: a `msgspec.Struct` class whose fields all have defaults, or `None`.
+        state_version: raise it when the meaning of `state` changes; saved state of another version is reset.
+        scope: how long the state lives (see `state_scope`).
+        messages: every message kind the extension can send, with sample data to render it at load. The templates
+            are `<language>/<kind>.txt` in `prompts/`, in the package's `templates`, or in a policy's `prompts:`.
+        templates: `{language: {kind: template text}}` shipped by a third-party package.
+        rewrites_calls: must be true for an extension that answers `before_tool_call` with a rewrite. Such rules are
+            asked first and then once more about the changed call; all other rules see only the final call.
+    """
+
+    name: ClassVar[str] = ""
+    api: ClassVar[int] = API_VERSION
+    options: Any = {}
+    state: ClassVar[type[msgspec.Struct] | None] = None
+    state_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = "run"
+    messages: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    templates: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    rewrites_calls: ClassVar[bool] = False
+
+    _frozen: bool = False
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = Options(options)
+        self.setup()
+        self._frozen = True
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if self._frozen:
+            raise AttributeError(f"{type(self).__name__} is frozen: keep what changes during a run in run.state")
+        object.__setattr__(self, key, value)
+
+    def setup(self) -> None:
+        """Precompute what the options allow (compiled patterns, tables). Called once, before the instance freezes."""
+
+    def state_scope(self) -> Scope:
+        """Return how long this rule's state lives. Override where an option chooses it."""
+        return self.scope
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> Iterable[OptionProblem]:
+        """Return problems of validated options that the schema cannot express (a rung that can never fire)."""
+        return ()
+
+    def proofs(self) -> Iterable[Proof]:
+        """Return, for every rung these options configure, a sequence that must trip it (`policyengine prove`)."""
+        return ()

@@ -1,0 +1,104 @@
+"""Build the messages of a history so that it is always valid.
+
+Knows: what a provider accepts: legal names, JSON arguments, every call answered.
+Must not know: guards, phases, who decides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from policyengine.decision import Decision
+from policyengine.messages import HistoryWarning, Message, ModelResponse, ToolCall, ToolResult
+
+ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+UNUSABLE_NAME = "unusable_call"
+
+
+def user(text: str) -> Message:
+    """Return a message of the user."""
+    return Message("user", text)
+
+
+def note(text: str, rule: str) -> Message:
+    """Return a note that a rule adds in the user's role; `origin` marks it as injected."""
+    return Message("user", text, origin=f"rule:{rule}")
+
+
+def with_ids(response: ModelResponse, iteration: int) -> ModelResponse:
+    """Return the response with an id on every call, unique in its batch: some servers send none, or send them twice."""
+    seen: set[str] = set()
+    calls = []
+    for index, call in enumerate(response.tool_calls):
+        if not call.id or call.id in seen:
+            call = msgspec.structs.replace(call, id=f"call-{iteration}-{index}")
+        seen.add(call.id)
+        calls.append(call)
+    if tuple(calls) == response.tool_calls:
+        return response
+    return msgspec.structs.replace(response, tool_calls=tuple(calls), raw=None)
+
+
+def assistant(response: ModelResponse, protocol: str) -> Message:
+    """Return the response as a message: the provider's mapping verbatim, unless a call in it is illegal."""
+    if protocol == "text":
+        return Message("assistant", response.text, raw=response.raw)
+    calls = tuple(_legal(call) for call in response.tool_calls)
+    raw = response.raw if calls == response.tool_calls else None
+    return Message("assistant", response.text, calls, raw=raw)
+
+
+def tool(call: ToolCall, result: ToolResult, protocol: str) -> Message:
+    """Return the answer to a call; in the text protocol it comes in the user's role, as JSON."""
+    text = result.text if result.text.strip() else "(no output)"
+    if protocol == "text":
+        return Message("user", json.dumps({"tool_name": call.name, "result": text}, ensure_ascii=False), origin="tool")
+    return Message("tool", text, tool_call_id=call.id, name=_legal(call).name, origin=_origin(result))
+
+
+def unusable(response: ModelResponse, protocol: str, warning: HistoryWarning) -> list[Message]:
+    """Return the messages for a response that cannot be acted on: itself, an answer to every call, the warning.
+
+    A response without text and calls leaves only the warning: providers refuse empty messages.
+    """
+    messages = []
+    if response.text.strip() or (response.tool_calls and protocol == "native"):
+        messages.append(assistant(response, protocol))
+    if protocol == "native":
+        for call in response.tool_calls:
+            text = json.dumps({"status": "error", "error": {"code": warning.kind, "message": warning.text}})
+            messages.append(Message("tool", text, tool_call_id=call.id, name=_legal(call).name, origin="loop"))
+    messages.append(Message("user", warning.text, origin=f"warning:{warning.kind}"))
+    return messages
+
+
+def refusal(decision: Decision) -> str:
+    """Return the text of the result of a refused call; never empty."""
+    return decision.message or f"Refused by {decision.decided_by}."
+
+
+def _origin(result: ToolResult) -> str:
+    return "" if result.ran else "loop"
+
+
+def _legal(call: ToolCall) -> ToolCall:
+    """Return the call with a name and arguments that providers accept."""
+    name = ILLEGAL.sub("_", call.name)[:64] or UNUSABLE_NAME
+    arguments = call.arguments if _is_object(call) else json.dumps({"unreadable_arguments": call.arguments[:2000]})
+    if name == call.name and arguments == call.arguments:
+        return call
+    return msgspec.structs.replace(call, name=name, arguments=arguments)
+
+
+def _is_object(call: ToolCall) -> bool:
+    if isinstance(call.args, dict) and call.arguments:
+        return True
+    try:
+        value: Any = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict)

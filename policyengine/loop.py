@@ -1,0 +1,512 @@
+"""The loop as a transition function: an event in, an effect out.
+
+Knows: phases, the order of one iteration, what a decision means for the history.
+Must not know: models, tools, threads, clocks, any particular guard.
+
+Nothing here does I/O: drivers (`agent`) perform effects and feed back events. All of it lives in `LoopState`, plain
+data, so a run can be saved and resumed at any phase. The history is valid whenever a request is built: every tool
+call of an assistant message is answered directly after it, and notes only follow where nothing is left unanswered.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from policyengine import history
+from policyengine.actions import Ask, Deny, EndStep, Retry, Stop, WindDown
+from policyengine.decision import Decision, Note
+from policyengine.errors import UsageError
+from policyengine.messages import (
+    Batch,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ProviderError,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    ToolSpec,
+)
+from policyengine.outcome import Outcome, OutcomeStatus
+from policyengine.parsing.parse import parse_response
+from policyengine.parsing.verdict import WARNING_KINDS, Verdict
+from policyengine.run import Run
+from policyengine.runstate import StopReason
+
+Phase = Literal["new", "model", "tools", "human", "done"]
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """Event: start working on a task."""
+
+    task: str
+
+
+class Responded(msgspec.Struct, frozen=True, tag=True):
+    """Event: the model answered."""
+
+    response: ModelResponse
+
+
+class RequestFailed(msgspec.Struct, frozen=True, tag=True):
+    """Event: the request failed."""
+
+    error: ProviderError
+
+
+class ToolsDone(msgspec.Struct, frozen=True, tag=True):
+    """Event: the calls of `CallTools` ended, in any order."""
+
+    results: tuple[ToolResult, ...]
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """Event: a human answered `AskHuman`: whether the calls asked about may run."""
+
+    approved: bool
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag=True):
+    """Event: the caller gives the run up. Calls that were running count as not run."""
+
+    why: str = "cancelled"
+
+
+Event = Begin | Responded | RequestFailed | ToolsDone | Answered | Cancelled
+
+
+class CallModel(msgspec.Struct, frozen=True, tag=True):
+    """Effect: send this request."""
+
+    request: ModelRequest
+
+
+class ToolJob(msgspec.Struct, frozen=True):
+    """One call to run; `timeout_s` is in seconds, `None` for no limit."""
+
+    call: ToolCall
+    timeout_s: float | None = None
+
+
+class CallTools(msgspec.Struct, frozen=True, tag=True):
+    """Effect: run these calls; they may run in parallel."""
+
+    jobs: tuple[ToolJob, ...]
+
+
+class AskHuman(msgspec.Struct, frozen=True, tag=True):
+    """Effect: ask a human whether these calls may run."""
+
+    calls: tuple[ToolCall, ...]
+    reason: StopReason
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True):
+    """Effect: the run is over."""
+
+    outcome: Outcome
+
+
+Effect = CallModel | CallTools | AskHuman | Finish
+
+
+class Pending(msgspec.Struct):
+    """One call of the batch in work. `result` is set for a call that will not run."""
+
+    call: ToolCall
+    result: ToolResult | None = None
+    ask: bool = False
+
+
+class LoopState(msgspec.Struct):
+    """The loop's own plain data.
+
+    `ending` is decided but not carried out yet; `winding_down` ends the run later; `rounds` are rounds in which the
+    model answered.
+    """
+
+    phase: Phase = "new"
+    protocol: Literal["native", "text"] = "native"
+    model: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    messages: list[Message] = []
+    attempt: int = 0
+    notice: str = ""
+    changes: ModelRequest | None = None
+    last_text: str = ""
+    pending: list[Pending] = []
+    ending: StopReason | None = None
+    winding_down: StopReason | None = None
+    wound_after: int = 0
+    refusals_left: int = 0
+    asking: StopReason | None = None
+    rounds: int = 0
+    executed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    outcome: Outcome | None = None
+
+
+class Loop:
+    """A run together with the loop's state. Construct it through `Agent`, or from a saved run."""
+
+    __slots__ = ("run", "state")
+
+    def __init__(self, run: Run, state: LoopState) -> None:
+        self.run = run
+        self.state = state
+
+
+def advance(loop: Loop, event: Event) -> Effect:
+    """Take the run from one effect to the next.
+
+    Raises:
+        UsageError: the event does not fit the phase (for example results while a request is open).
+    """
+    phase = loop.state.phase
+    match event:
+        case Cancelled() if phase != "done":
+            return _cancel(loop, event.why)
+        case Begin() if phase == "new":
+            return _begin(loop, event.task)
+        case Responded() if phase == "model":
+            return _responded(loop, event.response)
+        case RequestFailed() if phase == "model":
+            return _failed(loop, event.error)
+        case ToolsDone() if phase == "tools":
+            return _tools_done(loop, event.results)
+        case Answered() if phase == "human":
+            return _answered(loop, event.approved)
+    raise UsageError(f"event {type(event).__name__} does not fit phase {phase!r}")
+
+
+def effect_now(loop: Loop) -> Effect:
+    """Return the effect a resumed run waits for, rebuilt from its state.
+
+    Calls that were running when the run was saved run again: only a store that records outcomes can do better.
+    """
+    match loop.state.phase:
+        case "model":
+            return _request(loop, judged=True)
+        case "tools":
+            return _run_tools(loop)
+        case "human":
+            return _ask(loop)
+        case "done" if loop.state.outcome is not None:
+            return Finish(loop.state.outcome)
+    raise UsageError("the run has not begun: send Begin")
+
+
+# ---- one iteration, in order
+
+
+def _begin(loop: Loop, task: str) -> Effect:
+    loop.state.messages.append(history.user(task))
+    decision = loop.run.start(task)
+    if _ends(decision):
+        return _finish(loop, "stopped", loop.run.stopped(decision))
+    return _next_iteration(loop)
+
+
+def _next_iteration(loop: Loop) -> Effect:
+    state = loop.state
+    if state.ending is not None:
+        status: OutcomeStatus = "waiting" if state.ending.action == "hand_over" else "stopped"
+        return _finish(loop, status, state.ending)
+    if state.winding_down is not None and state.refusals_left <= 0:
+        return _finish(loop, "stopped", state.winding_down)
+    loop.run.begin_iteration()
+    state.attempt = 0
+    state.notice = ""
+    return _request(loop)
+
+
+def _request(loop: Loop, *, judged: bool = False) -> Effect:
+    """Build the next request; `judged` requests were reported before and are only rebuilt."""
+    state = loop.state
+    _flush_notes(loop)
+    if judged:
+        return CallModel(_build(state))
+    state.changes = None
+    state.attempt += 1
+    decision = loop.run.before_model_call(_build(state))
+    if _ends(decision):
+        return _end_now(loop, loop.run.stopped(decision))
+    if isinstance(decision.control, WindDown):
+        _wind_down(loop, loop.run.stopped(decision), loop.run.state.iteration - 1)
+    _flush_notes(loop)
+    state.phase = "model"
+    state.changes = decision.changed
+    return CallModel(_build(state))
+
+
+def _build(state: LoopState) -> ModelRequest:
+    messages = tuple(state.messages)
+    if state.notice:
+        messages += (history.note(state.notice, "retry"),)
+    source = state.changes or state
+    return ModelRequest(messages, source.tools, state.attempt, "main", source.model)
+
+
+def _responded(loop: Loop, response: ModelResponse) -> Effect:
+    state, run = loop.state, loop.run
+    state.rounds = run.state.iteration
+    if response.usage is not None:
+        state.prompt_tokens += response.usage.prompt_tokens or 0
+        state.completion_tokens += response.usage.completion_tokens or 0
+    response = history.with_ids(response, run.state.iteration)
+    seen = run.after_model_response(response)
+    if _ends(seen):
+        return _unused(loop, response, run.stopped(seen))
+    if isinstance(seen.control, Retry):
+        return _retry(loop, response, seen)
+    names = {tool.name for tool in state.tools}
+    verdict = parse_response(response, protocol=state.protocol, tools=names)
+    decision = run.after_parse(verdict)
+    verdict = decision.changed or verdict
+    if _ends(decision):
+        return _unused(loop, response, run.stopped(decision))
+    if isinstance(decision.control, Retry):
+        return _retry(loop, response, decision)
+    if isinstance(decision.control, WindDown):
+        _wind_down(loop, run.stopped(decision), run.state.iteration)
+    state.last_text = verdict.text or state.last_text
+    if not verdict.usable:
+        return _unusable(loop, response, WARNING_KINDS[verdict.kind], {"reason": verdict.reason})
+    state.messages.append(history.assistant(response, state.protocol))
+    if verdict.final:
+        return _answer(loop, verdict.text)
+    return _judge_batch(loop, verdict)
+
+
+def _answer(loop: Loop, text: str) -> Effect:
+    """The model gave its final answer: the round ends, and with it the run."""
+    decision = loop.run.end_iteration(0, True)
+    if isinstance(decision.control, Stop | EndStep):
+        loop.run.stopped(decision)
+    return _finish(loop, "completed", loop.state.winding_down, text)
+
+
+def _retry(loop: Loop, response: ModelResponse, decision: Decision) -> Effect:
+    """Ask again within the iteration; once the cap is reached, the response is unusable."""
+    if loop.state.attempt > loop.run.snapshot.policy.parsing.max_retry:
+        return _unusable(loop, response, "misformat", {"reason": "retries_exhausted"})
+    loop.state.notice = decision.message
+    return _request(loop)
+
+
+def _unusable(loop: Loop, response: ModelResponse, kind: str, data: dict[str, Any]) -> Effect:
+    """Keep the response in history, warn about it by kind, run nothing."""
+    state, run = loop.state, loop.run
+    warning, decision = run.add_warning(kind, data)
+    state.messages += history.unusable(response, state.protocol, warning)
+    if _ends(decision):
+        state.ending = run.stopped(decision)
+    return _end_iteration(loop, 0, False)
+
+
+def _judge_batch(loop: Loop, verdict: Verdict) -> Effect:
+    """Judge every call of the batch, in call order, before anything runs."""
+    state, run = loop.state, loop.run
+    run.state.batches += 1
+    batch_id = f"batch-{run.state.batches}"
+    state.pending = []
+    for index, call in enumerate(verdict.calls):
+        decision = run.before_tool_call(call, Batch(batch_id, index))
+        number = run.state.calls
+        call = decision.changed or call
+        state.pending.append(_judged(loop, call, decision, call.id in verdict.unknown))
+        if _ends(decision) and state.ending is None:
+            state.ending = run.stopped(decision, call=number)
+        elif isinstance(decision.control, WindDown) and state.winding_down is None:
+            _wind_down(loop, run.stopped(decision, call=number), run.state.iteration)
+        elif isinstance(decision.control, Ask) and state.asking is None:
+            state.asking = run.stopped(decision, call=number)
+    if state.ending is not None or state.winding_down is not None:
+        _refuse_rest(loop)
+    if any(item.ask for item in state.pending):
+        return _ask(loop)
+    return _run_tools(loop)
+
+
+def _judged(loop: Loop, call: ToolCall, decision: Decision, unknown: bool) -> Pending:
+    if isinstance(decision.control, Deny):
+        error = ToolError(decision.control.code, decision.message, False)
+        return Pending(call, ToolResult(call.id, history.refusal(decision), "denied", error))
+    if unknown:
+        offered = [tool.name for tool in loop.state.tools]
+        text = loop.run.snapshot.templates.render("unknown_tool", {"tool": call.name, "offered": offered})
+        return Pending(call, ToolResult(call.id, text, "error", ToolError("unknown_tool", text, False)))
+    return Pending(call, None, isinstance(decision.control, Ask))
+
+
+def _refuse_rest(loop: Loop) -> None:
+    """Nothing of the batch runs: answer every call that has no answer yet."""
+    state = loop.state
+    render = loop.run.snapshot.templates.render
+    stopping = state.ending
+    for item in state.pending:
+        item.ask = False
+        if item.result is not None:
+            continue
+        if stopping is not None:
+            text, code = render("not_run", {"rule": stopping.rule, "tool": item.call.name}), "not_run"
+        else:
+            text, code = render("wind_down.refuse", {"tool": item.call.name}), "wind_down"
+        item.result = ToolResult(item.call.id, text, "not_run", ToolError(code, text, False))
+
+
+def _ask(loop: Loop) -> Effect:
+    state = loop.state
+    state.phase = "human"
+    asked = tuple(item.call for item in state.pending if item.ask)
+    if state.asking is None:
+        raise UsageError("nothing is being asked")
+    return AskHuman(asked, state.asking)
+
+
+def _answered(loop: Loop, approved: bool) -> Effect:
+    render = loop.run.snapshot.templates.render
+    asking = loop.state.asking
+    for item in loop.state.pending:
+        if item.ask and not approved:
+            text = render("denied", {"tool": item.call.name, "rule": asking.rule if asking else ""})
+            item.result = ToolResult(item.call.id, text, "denied", ToolError("refused_by_human", text, False))
+        item.ask = False
+    loop.state.asking = None
+    return _run_tools(loop)
+
+
+def _run_tools(loop: Loop) -> Effect:
+    state = loop.state
+    jobs = tuple(
+        ToolJob(item.call, loop.run.snapshot.tool(item.call.name).timeout_s)
+        for item in state.pending
+        if item.result is None
+    )
+    state.phase = "tools"
+    if not jobs:
+        return _tools_done(loop, ())
+    return CallTools(jobs)
+
+
+def _tools_done(loop: Loop, results: tuple[ToolResult, ...]) -> Effect:
+    """Report every result in call order, append them, and only then let notes follow."""
+    state, run = loop.state, loop.run
+    by_id = {result.call_id: result for result in results}
+    waiting = {item.call.id for item in state.pending if item.result is None}
+    if set(by_id) != waiting:
+        raise UsageError(f"results for {sorted(by_id)} do not answer the calls {sorted(waiting)}")
+    state.executed += len(by_id)
+    for item in state.pending:
+        result, decision = run.after_tool_call(item.call, item.result or by_id[item.call.id])
+        state.messages.append(history.tool(item.call, result, state.protocol))
+        if _ends(decision) and state.ending is None:
+            state.ending = run.stopped(decision)
+    count = len(state.pending)
+    state.pending = []
+    return _end_iteration(loop, count, True)
+
+
+def _end_iteration(loop: Loop, calls: int, usable: bool) -> Effect:
+    run = loop.run
+    decision = run.end_iteration(calls, usable)
+    if _ends(decision) and loop.state.ending is None:
+        loop.state.ending = run.stopped(decision)
+    elif isinstance(decision.control, WindDown):
+        _wind_down(loop, run.stopped(decision), run.state.iteration)
+    elif calls and loop.state.winding_down is not None and run.state.iteration > loop.state.wound_after:
+        loop.state.refusals_left -= 1
+    return _next_iteration(loop)
+
+
+# ---- endings
+
+
+def _ends(decision: Decision) -> bool:
+    return isinstance(decision.control, Stop | EndStep)
+
+
+def _wind_down(loop: Loop, reason: StopReason, after: int) -> None:
+    """Ask for a final answer; calls are refused from now on. The first reason stands.
+
+    Rounds after iteration number `after` count as refusal rounds.
+    """
+    state = loop.state
+    if state.winding_down is None:
+        state.winding_down = reason
+        state.wound_after = after
+        state.refusals_left = loop.run.snapshot.policy.wind_down_rounds
+        loop.run.queue_note(Note(reason.rule, "wind_down", reason.message))
+
+
+def _unused(loop: Loop, response: ModelResponse, reason: StopReason) -> Effect:
+    """A stop between response and batch: keep the response, answer its calls, run nothing."""
+    state = loop.state
+    state.ending = reason
+    if response.text.strip() or response.tool_calls:
+        state.messages.append(history.assistant(response, state.protocol))
+    state.last_text = response.text or state.last_text
+    state.pending = [Pending(call) for call in response.tool_calls]
+    _refuse_rest(loop)
+    return _tools_done(loop, ())
+
+
+def _end_now(loop: Loop, reason: StopReason) -> Effect:
+    status: OutcomeStatus = "waiting" if reason.action == "hand_over" else "stopped"
+    return _finish(loop, status, reason)
+
+
+def _failed(loop: Loop, error: ProviderError) -> Effect:
+    decision = loop.run.after_provider_error(error)
+    if _ends(decision):
+        return _end_now(loop, loop.run.stopped(decision))
+    if isinstance(decision.control, Retry):
+        return _request(loop)
+    return _finish(loop, "failed", None, error=f"{error.code}: {error.message}")
+
+
+def _cancel(loop: Loop, why: str) -> Effect:
+    """Answer what is open so that the history stays valid, and end the run."""
+    state = loop.state
+    render = loop.run.snapshot.templates.render
+    for item in state.pending:
+        text = render("not_run", {"rule": why, "tool": item.call.name})
+        result = item.result or ToolResult(item.call.id, text, "not_run", ToolError("cancelled", text))
+        result, _ = loop.run.after_tool_call(item.call, result)
+        state.messages.append(history.tool(item.call, result, state.protocol))
+    if state.pending:
+        loop.run.end_iteration(len(state.pending), True)
+    state.pending = []
+    return _finish(loop, "cancelled", None, error=why)
+
+
+def _finish(
+    loop: Loop, status: OutcomeStatus, stop: StopReason | None, output: str | None = None, error: str = ""
+) -> Effect:
+    state, run = loop.state, loop.run
+    _flush_notes(loop)
+    outcome = Outcome(
+        status=status,
+        output=state.last_text if output is None else output,
+        stop=stop,
+        error=error,
+        iterations=state.rounds,
+        calls=run.state.calls,
+        executed=state.executed,
+        interventions=run.state.interventions,
+        prompt_tokens=state.prompt_tokens,
+        completion_tokens=state.completion_tokens,
+        messages=tuple(state.messages),
+    )
+    run.end(outcome)
+    state.phase = "done"
+    state.outcome = outcome
+    return Finish(outcome)
+
+
+def _flush_notes(loop: Loop) -> None:
+    for note in loop.run.take_notes():
+        loop.state.messages.append(history.note(note.text, note.rule))

@@ -1,0 +1,187 @@
+"""What happened: messages, calls, results, requests, responses. Frozen values, nothing else.
+
+Knows: the typed view of a conversation beside the provider's own mapping (`raw`).
+Must not know: hooks, policies, providers' wire formats.
+
+Typed structs drop unknown fields, so `raw` keeps the provider's mapping verbatim and is what goes back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["system", "user", "assistant", "tool"]
+Status = Literal["ok", "error", "timeout", "denied", "not_run"]
+Effect = Literal["read", "write", "exec", "poll"]
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens of one request as the provider reported them. `None` where it reported nothing."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One tool call of a model response.
+
+    `arguments` is the text the model sent; `args` is that text parsed, or `None` where it is not JSON.
+    A call that never had a usable name has `name == ""`.
+    """
+
+    id: str
+    name: str
+    arguments: str = ""
+    args: Any = None
+
+
+class ToolError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a tool call failed.
+
+    `declared` is true when the tool itself named `code`; codes given by the engine do not make two failures equal.
+    `retryable` is `None` where nobody said.
+    """
+
+    code: str
+    message: str = ""
+    retryable: bool | None = None
+    declared: bool = False
+
+
+class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to one tool call.
+
+    `status`: `ok` and `error` come from the tool, `timeout` from the driver, `denied` from a guard (the call never
+    ran), `not_run` from the loop (its batch was stopped). `text` is what the model reads. `duration_s` is in seconds.
+    """
+
+    call_id: str
+    text: str
+    status: Status = "ok"
+    error: ToolError | None = None
+    exit_code: int | None = None
+    duration_s: float | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Whether the tool was started at all."""
+        return self.status not in ("denied", "not_run")
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry of a history.
+
+    `raw` is the provider's own mapping, kept verbatim. `origin` is empty for what the user, model or tools said,
+    `rule:<id>` for text a rule injected and `loop` for text of the loop itself; injected text never enters a
+    fingerprint.
+    """
+
+    role: Role
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+    origin: str = ""
+    raw: dict[str, Any] | None = None
+
+
+class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool as it is offered to the model: name, description, JSON Schema of its arguments."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One request to a model. `purpose` is `main`, or names an auxiliary request; `attempt` counts from 1."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    attempt: int = 1
+    purpose: str = "main"
+    model: str = ""
+
+
+class ModelResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One answer of a model. `reasoning` is text the provider marks as such; `raw` is the provider's mapping."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    finish_reason: str = ""
+    usage: Usage | None = None
+    model: str = ""
+    raw: dict[str, Any] | None = None
+
+
+class ProviderError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A failed request to a model, classified. `code` is one of the provider error classes, or `unknown`."""
+
+    code: str
+    message: str = ""
+    status: int | None = None
+    retry_after_s: float | None = None
+
+
+class HistoryWarning(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A warning about to be added to the history. Guards look at `kind`, never at `text`."""
+
+    kind: str
+    text: str = ""
+    data: dict[str, Any] = {}
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Which batch (all tool calls of one response) a call belongs to. `id` is unique in the run, `index` from 0."""
+
+    id: str
+    index: int = 0
+
+
+class Iteration(msgspec.Struct, frozen=True):
+    """One finished round: `number` from 1, tool `calls` judged, `usable` false if the response was a warning."""
+
+    number: int
+    calls: int = 0
+    usable: bool = True
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a tool of which only text is known declares failure: the text starts with one of `text_prefix`."""
+
+    text_prefix: tuple[str, ...] = ()
+
+
+class ToolFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the policy's `tools:` says about a tool. `effect` is `exec` where nobody declared it.
+
+    `timeout_s` is in seconds; `result_mask` are regular expressions removed from results before they are compared.
+    """
+
+    effect: Effect = "exec"
+    timeout_s: float | None = None
+    result_mask: tuple[str, ...] = ()
+    failure: Failure = Failure()
+
+
+UNDECLARED = ToolFacts()
+
+
+def freeze(value: Any) -> Any:
+    """Return plain JSON data as nested read-only views, so that a hook cannot change what others see."""
+    if isinstance(value, dict):
+        return MappingProxyType({key: freeze(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return `value` if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,108 @@
+"""Every problem code and the one sentence that explains it (`policyengine explain-error CODE`).
+
+Knows: the stable table. Must not know: who reports a code.
+
+Families: Y1xx text of a file, S2xx schema, M3xx layers, X4xx extensions and packages, R5xx references and
+reachability, E8xx environment. A code keeps its meaning for good; a code that is no longer used is not given away.
+"""
+
+from __future__ import annotations
+
+CODES: dict[str, str] = {
+    # text
+    "Y101": "A policy file may be at most 1 MiB large.",
+    "Y102": "A policy file must be UTF-8 text; UTF-16, UTF-32 and Latin-1 files are refused.",
+    "Y103": (
+        "The file holds a character that is invisible, reorders text or acts as a hidden line break; inside quotes "
+        "it can be written as an escape."
+    ),
+    "Y104": "The text is not valid YAML, JSON or JSON5.",
+    "Y105": "Mappings and lists may be nested at most 40 levels deep.",
+    "Y106": "The file has more than 200,000 elements.",
+    "Y107": "A policy file holds exactly one document.",
+    "Y108": "Anchors and aliases are refused, because a few bytes of them can expand to gigabytes.",
+    "Y109": "Tags are refused: a value has the type it is written as.",
+    "Y110": "Directives such as %YAML are refused.",
+    "Y111": "Merge keys are refused; use `extends` or an overlay, which keep track of where a value came from.",
+    "Y112": "The same key stands twice in one mapping, and only one of the two could be meant.",
+    "Y113": "A key must be a non-empty string; quote it if it looks like a number, a date, true, false or null.",
+    "Y114": (
+        "The plain value means different things to different YAML readers (octal, sexagesimal, dates, underscores, "
+        "exponents); write it plainly or quote it."
+    ),
+    "Y115": "A number must be finite and fit into 64 bits.",
+    "Y116": "The file is empty, or holds only comments.",
+    "Y117": "The document is not a mapping; often the space after a colon is missing.",
+    "Y118": "Tabs are refused outside of quotes, block texts and comments, because readers disagree about their width.",
+    "Y119": "JSON5 beyond plain JSON is slow to read and limited to 32 KiB; write plain JSON or YAML instead.",
+    "Y120": "Everything after a blank and `#` is a comment; quote the value if that text belongs to it.",
+    "Y121": "A text holds half a surrogate pair and cannot be written as UTF-8.",
+    # schema
+    "S201": "The value has another type than the setting needs.",
+    "S202": "The value is not one of those the setting allows.",
+    "S203": "A setting that must be given is missing.",
+    "S204": "There is no setting of this name here.",
+    "S205": "The number is below or above what the setting allows.",
+    "S206": "The text or list is too short, too long or not of the required form.",
+    "S207": "A duration is a number with a unit, such as 250ms, 10s, 2m or 1h, above zero and at most 24h.",
+    "S208": "The regular expression cannot be compiled.",
+    "S209": "The file is written for a version of the policy format that this engine does not read.",
+    "S210": "The file is of another kind than is needed here.",
+    "S212": "The setting belongs to a later version; it is refused, because ignoring it would be worse.",
+    "S213": "There is no mode `off` (a boolean for other YAML readers); a rule that must not run is `disabled`.",
+    "S214": "A policy may have at most 1000 rules.",
+    "S215": "The settings contradict each other.",
+    # layers
+    "M301": "There is no shipped policy of this name.",
+    "M302": "A file named in `extends` does not exist.",
+    "M303": "A file or directory lies outside the directory of the policy that is loaded.",
+    "M304": "A policy extends itself, directly or through others.",
+    "M305": "A bare null says neither what to set nor what to remove; write the value, or `{$delete: true}`.",
+    "M306": "An overlay touches a rule that its target does not have; to add a rule, say what it uses.",
+    "M307": "There is nothing to remove under this key in any lower layer.",
+    "M308": "A mapping with `$` keys must be a valid layer operator.",
+    "M309": "A list operator needs a list in a lower layer to work on.",
+    "M310": "The overlay was written for another policy.",
+    "M311": "This key has no place in a file of this kind.",
+    "M312": "The entry to remove is not in the list.",
+    "M313": "A policy may be made of at most 64 files.",
+    # extensions and packages
+    "X401": "No extension of this name is built in, installed or in the extensions folder.",
+    "X402": "Installed does not mean active: a package must be listed under `requires.extensions` to be used.",
+    "X403": "A package listed under `requires.extensions` is not installed.",
+    "X404": "The installed package is older than the policy requires.",
+    "X405": "The installed package is newer than the policy allows.",
+    "X406": "The extension cannot be loaded.",
+    "X407": "The extension declares options that are not a valid schema.",
+    "X408": "The extension's own check of its options raised an error.",
+    "X409": "The version range cannot be read; it looks like `>=0.4,<1`.",
+    # references and reachability
+    "R501": "There is no hook point of this name.",
+    "R502": "The extension does not implement this hook point, so the rule would never be called there.",
+    "R503": "The order names a rule that does not exist.",
+    "R504": "The rules are ordered in a circle.",
+    "R505": "The selector admits nothing, so the rule can never fire.",
+    "R506": "The selector has no effect, because none of the rule's hook points has a tool.",
+    "R507": "The policy has no rules, so it changes nothing.",
+    "R508": "An earlier pattern under `tools:` matches everything that this one matches.",
+    "R509": "The prefix can never match, because results are compared without leading blanks.",
+    "R510": "The options cannot work as configured, by the extension's own check.",
+    "R511": "The options are likely not to work as meant, by the extension's own check.",
+    # environment
+    "E801": "The policy needs another version of the engine.",
+    "E802": "The file cannot be read.",
+    "E803": "The directory of prompts does not exist.",
+    "E804": "A policy or overlay file has vanished; the policy that was read from it stays in force.",
+    "E805": (
+        "The policy has no rules any more, as a file that is still being written may have; the last good policy stays "
+        "in force. To run without rules, start anew."
+    ),
+    "E806": "The files of the policy kept changing while they were read; the last good policy stays in force.",
+    "E807": "The policy could not be built because of an unexpected error; the last good policy stays in force.",
+}
+"""Explanation of every code."""
+
+
+def explain_code(code: str) -> str | None:
+    """Return the sentence that explains a code, or `None` for an unknown one."""
+    return CODES.get(code.strip().upper())

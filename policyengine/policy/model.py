@@ -1,0 +1,130 @@
+"""A validated, layered policy as frozen data.
+
+Knows: what a policy says after loading. Must not know: YAML, Cerberus, files, extensions' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import msgspec
+
+from policyengine.decision import Mode, OnError
+from policyengine.messages import UNDECLARED, ToolFacts
+from policyengine.policy.problems import Position, Problem
+
+
+class Layer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One value a setting had, and where it came from (`position.file` is `default` for a built-in default)."""
+
+    value: Any
+    position: Position
+
+
+class When(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which events a rule sees. Patterns are shell globs; `!` negates; empty means all.
+
+    An event without a tool (an iteration) passes the `tool` selector.
+    """
+
+    tool: tuple[str, ...] = ()
+    agent: tuple[str, ...] = ()
+
+    def admits(self, tool: str | None, agent: str) -> bool:
+        """Return whether an event of this tool and agent is shown to the rule."""
+        return (tool is None or matches(self.tool, tool)) and matches(self.agent, agent)
+
+
+def matches(patterns: tuple[str, ...], value: str) -> bool:
+    """Return whether `value` matches: any positive pattern (or none given), and no negated one."""
+    positive = [pattern for pattern in patterns if not pattern.startswith("!")]
+    if any(fnmatchcase(value, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
+        return False
+    return not positive or any(fnmatchcase(value, pattern) for pattern in positive)
+
+
+class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry under `extensions:`.
+
+    `at` are hook points in policy spelling (empty = every hook the extension implements). `options` is the complete
+    `with:` mapping, defaults filled in. `timeout_s` is in seconds.
+    """
+
+    id: str
+    use: str
+    position: Position
+    at: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    mode: Mode = "enforce"
+    on_error: OnError = "deny"
+    timeout_s: float = 0.25
+    when: When = When()
+    after: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+
+
+class Parsing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How responses are parsed. `max_retry` caps retries within one iteration."""
+
+    mode: Literal["strict"] = "strict"
+    max_retry: int = 0
+
+
+class Interventions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Cap on the engine's own hints, denies and retries per run; `then` is what the next one becomes."""
+
+    max: int = 10
+    then: Literal["hand_over", "stop"] = "hand_over"
+    position: Position = Position("default")
+
+
+class Log(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the decision log holds besides its content-free record."""
+
+    include: tuple[str, ...] = ()
+
+
+class Reload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """When runs in flight take a new generation (`run`: never, `iteration`: at iteration boundaries)."""
+
+    pin: Literal["run", "iteration"] = "run"
+    settle_s: float = 0.3
+
+
+class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A complete policy: rules in run order, facts about tools, settings of the loop.
+
+    `files` are all files it was read from (shipped ones as `policy:NAME`), with `digest` the SHA-256 over their
+    content. `provenance` maps every dotted key path to its layers, lowest first; the last one is in force.
+    `warnings` did not prevent loading.
+    """
+
+    name: str
+    rules: tuple[Rule, ...]
+    digest: str
+    revision: str = ""
+    tools: tuple[tuple[str, ToolFacts], ...] = ()
+    protocol: Literal["auto", "native", "text"] = "auto"
+    language: str = "en"
+    parsing: Parsing = Parsing()
+    interventions: Interventions = Interventions()
+    wind_down_rounds: int = 2
+    prompts: tuple[str, ...] = ()
+    log: Log = Log()
+    reload: Reload = Reload()
+    packages: dict[str, str] = {}
+    files: tuple[str, ...] = ()
+    provenance: Mapping[str, tuple[Layer, ...]] = {}
+    warnings: tuple[Problem, ...] = ()
+
+    def tool(self, name: str) -> ToolFacts:
+        """Return the facts about a tool: an exact entry first, then the first pattern that matches."""
+        for pattern, facts in self.tools:
+            if pattern == name:
+                return facts
+        for pattern, facts in self.tools:
+            if fnmatchcase(name, pattern):
+                return facts
+        return UNDECLARED

@@ -1,0 +1,185 @@
+"""The shape of policy files, as plain data for Cerberus.
+
+Knows: every key of a Policy and an Overlay, its type, bounds and default. Must not know: how files are read or
+validated, extensions and their options.
+
+`meta.form` names what a text must be beside its type (`duration`, `regex`, `mode`); `default` is applied by
+`policyengine.policy.defaults`, never by Cerberus.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policyengine.hooks import HOOKS
+
+Schema = dict[str, Any]
+
+API_VERSIONS = ("policyengine/v1",)
+"""Versions of the policy format that this engine reads."""
+
+MODES = ("enforce", "warn", "shadow", "disabled")
+LOG_FIELDS = ("arguments", "results", "messages")
+"""What `log.include` may add to the content-free decision log."""
+
+MAX_RULES = 1000
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z"
+_TEXT: Schema = {"type": "string", "minlength": 1, "maxlength": 200}
+_TEXTS: Schema = {"type": ["string", "list"], "minlength": 1, "maxlength": 200, "schema": _TEXT}
+_REGEX: Schema = {"type": "string", "minlength": 1, "maxlength": 500, "check_with": "regex"}
+_DURATION: Schema = {"type": "string", "check_with": "duration", "meta": {"form": "duration"}}
+_MODE: Schema = {"type": "string", "allowed": list(MODES), "meta": {"form": "mode"}}
+_ON_ERROR: Schema = {"type": "string", "allowed": ["deny", "stop", "allow"]}
+
+RULE: Schema = {
+    "use": {"type": "string", "regex": _NAME},
+    "at": {
+        "type": ["string", "list"],
+        "minlength": 1,
+        "maxlength": 100,
+        "schema": {"type": "string", "minlength": 1, "maxlength": 100},
+        "meta": {"names": sorted(HOOKS)},
+    },
+    "with": {"type": "dict", "meta": {"about": "validated by the extension's own schema"}},
+    "when": {"type": "dict", "schema": {"tool": _TEXTS, "agent": _TEXTS}},
+    "mode": _MODE,
+    "on_error": _ON_ERROR,
+    "timeout": _DURATION,
+    "order": {"type": "dict", "schema": {"after": _TEXTS, "before": _TEXTS}},
+}
+"""One entry under `extensions:`."""
+
+TOOL: Schema = {
+    "effect": {"type": "string", "allowed": ["read", "write", "exec", "poll"]},
+    "timeout": _DURATION,
+    "result_mask": {"type": ["string", "list"], "minlength": 1, "maxlength": 500, "schema": _REGEX},
+    "failure": {"type": "dict", "schema": {"text_prefix": _TEXTS}},
+}
+"""One entry under `tools:`."""
+
+SETTINGS: Schema = {
+    "requires": {
+        "type": "dict",
+        "default": {},
+        "schema": {
+            "policyengine": _TEXT,
+            "extensions": {
+                "type": "dict",
+                "default": {},
+                "keysrules": {"type": "string", "regex": _NAME},
+                "valuesrules": {"type": "string", "maxlength": 200},
+            },
+        },
+    },
+    "prompts": {"type": "list", "default": [], "maxlength": 20, "schema": _TEXT},
+    "defaults": {
+        "type": "dict",
+        "default": {},
+        "schema": {
+            "mode": {**_MODE, "default": "enforce"},
+            "on_error": {**_ON_ERROR, "default": "deny"},
+            "timeout": {**_DURATION, "default": "250ms"},
+        },
+    },
+    "protocol": {"type": "string", "allowed": ["auto", "native", "text"], "default": "auto"},
+    "language": {"type": "string", "regex": r"[a-z]{2,3}(-[A-Za-z0-9]{1,8})*\Z", "default": "en"},
+    "parsing": {
+        "type": "dict",
+        "default": {},
+        "schema": {
+            "mode": {"type": "string", "allowed": ["strict"], "default": "strict"},
+            "max_retry": {"type": "integer", "min": 0, "max": 10, "default": 0},
+        },
+    },
+    "interventions": {
+        "type": "dict",
+        "default": {},
+        "schema": {
+            "max": {"type": "integer", "min": 1, "max": 1000, "default": 10},
+            "then": {"type": "string", "allowed": ["hand_over", "stop"], "default": "hand_over"},
+        },
+    },
+    "wind_down": {
+        "type": "dict",
+        "default": {},
+        "schema": {"rounds": {"type": "integer", "min": 1, "max": 10, "default": 2}},
+    },
+    "tools": {
+        "type": "dict",
+        "default": {},
+        "keysrules": {"type": "string", "minlength": 1, "maxlength": 200},
+        "valuesrules": {"type": "dict", "schema": TOOL},
+    },
+    "extensions": {
+        "type": "dict",
+        "default": {},
+        "keysrules": {"type": "string", "regex": _NAME},
+        "valuesrules": {"type": "dict", "schema": RULE},
+    },
+    "log": {
+        "type": "dict",
+        "default": {},
+        "schema": {
+            "include": {"type": "list", "default": [], "schema": {"type": "string", "allowed": list(LOG_FIELDS)}}
+        },
+    },
+    "reload": {
+        "type": "dict",
+        "default": {},
+        "schema": {
+            "pin": {"type": "string", "allowed": ["run", "iteration"], "default": "run"},
+            "settle": {**_DURATION, "default": "300ms"},
+        },
+    },
+}
+"""What a layer may set; merged from all layers before it is validated."""
+
+_HEADER: Schema = {
+    "apiVersion": {"type": "string", "required": True, "allowed": list(API_VERSIONS)},
+    "kind": {"type": "string", "required": True},
+    "revision": {"type": "string", "maxlength": 200},
+}
+POLICY_HEADER: Schema = {
+    **_HEADER,
+    "kind": {"type": "string", "required": True, "allowed": ["Policy"]},
+    "name": {"type": "string", "required": True, "regex": _NAME},
+    "extends": {"type": ["string", "list"], "minlength": 1, "maxlength": 500, "schema": {**_TEXT, "maxlength": 500}},
+}
+"""Keys of a policy file that say what the file is; they are not inherited."""
+
+OVERLAY_HEADER: Schema = {
+    **_HEADER,
+    "kind": {"type": "string", "required": True, "allowed": ["Overlay"]},
+    "target": {"type": "string", "required": True, "regex": _NAME},
+}
+"""Keys of an overlay file that say what the file is."""
+
+POLICY: Schema = {**POLICY_HEADER, **SETTINGS}
+"""A whole policy file."""
+
+OVERLAY: Schema = {**OVERLAY_HEADER, **SETTINGS}
+"""A whole overlay file, before its operators are applied."""
+
+LATER: tuple[tuple[str, ...], ...] = (
+    ("exceptions",),
+    ("kill_switch",),
+    ("models",),
+    ("extensions", "*", "locked"),
+    ("extensions", "*", "rollout"),
+    ("reload", "max_staleness"),
+    ("log", "mask"),
+    ("log", "sample"),
+)
+"""Keys that later versions will know; `*` stands for any key."""
+
+LATER_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {("parsing", "mode"): ("lenient", "repair")}
+"""Values that later versions will know."""
+
+
+def is_later(path: tuple[str | int, ...]) -> bool:
+    """Return whether a key belongs to a later version."""
+    return any(
+        len(path) == len(known) and all(mark in ("*", key) for mark, key in zip(known, path, strict=True))
+        for known in LATER
+    )

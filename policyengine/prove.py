@@ -1,0 +1,123 @@
+"""Prove that every rung of every rule can fire: alone, and in the whole policy, through the real loop.
+
+Knows: the sequences that extensions declare, the scripted model.
+Must not know: any particular extension, files, how results are printed.
+
+Five public products shipped loop rules that could not fire as configured or as wired (field reports 63, 64, 85, 86);
+their unit tests bypassed the wiring. So a proof drives `Agent`, not the extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from policyengine.agent import Agent
+from policyengine.engine import Engine
+from policyengine.extension import Proof
+from policyengine.outcome import Outcome
+from policyengine.plugins.registry import Registry
+from policyengine.policy.model import Interventions, Policy, Rule
+from policyengine.providers.scripted import ScriptedModel
+from policyengine.run import Report
+from policyengine.script import Script
+from policyengine.snapshot import build_snapshot
+
+UNPROVEN = "unproven"
+
+
+class Proved(msgspec.Struct, frozen=True):
+    """What came of one proof.
+
+    `alone` is `fires at N` or `never`; `whole` further `delayed to M by RULE` or `masked by RULE` (N and M are
+    iterations). `ok` is false where the rung does not fire alone as declared, or not at all in the whole policy.
+    A rule whose extension declares no sequence has one entry, labelled `unproven`.
+    """
+
+    rule: str
+    at: str
+    label: str
+    action: str = ""
+    code: str = ""
+    expect: int = 0
+    alone: str = ""
+    whole: str = ""
+    ok: bool = True
+
+
+class _Fired(msgspec.Struct, frozen=True):
+    iteration: int | None
+    outcome: Outcome
+    others: tuple[str, ...]
+
+
+def prove(policy: Policy, registry: Registry) -> list[Proved]:
+    """Return the proofs of every rule that is not disabled, in policy order.
+
+    Raises:
+        ConfigError: the policy cannot be compiled.
+    """
+    extensions = build_snapshot(policy, registry).extensions
+    proved: list[Proved] = []
+    for rule in policy.rules:
+        if rule.id not in extensions:
+            continue
+        at = f"{rule.position.file}:{rule.position.line}"
+        entries = [_prove(policy, registry, rule, at, proof) for proof in extensions[rule.id].proofs()]
+        proved += entries or [Proved(rule.id, at, UNPROVEN)]
+    return proved
+
+
+def _prove(policy: Policy, registry: Registry, rule: Rule, at: str, proof: Proof) -> Proved:
+    tools = (*proof.tools.items(), *policy.tools)
+    whole = msgspec.structs.replace(policy, tools=tools, protocol=proof.protocol)
+    unlimited = Interventions(max=10_000, then="stop")
+    alone = msgspec.structs.replace(whole, rules=(rule,), interventions=unlimited)
+    single, full = _drive(alone, registry, rule, proof), _drive(whole, registry, rule, proof)
+    return Proved(
+        rule=rule.id,
+        at=at,
+        label=proof.label,
+        action=proof.action,
+        code=proof.code,
+        expect=proof.expect,
+        alone="never" if single.iteration is None else f"fires at {single.iteration}",
+        whole=_in_whole(single, full),
+        ok=single.iteration == proof.expect and full.iteration is not None,
+    )
+
+
+def _in_whole(single: _Fired, full: _Fired) -> str:
+    if full.iteration is None:
+        by = full.outcome.stop.rule if full.outcome.stop else (full.others[0] if full.others else "")
+        return f"masked by {by}" if by else "never"
+    if single.iteration is not None and full.iteration > single.iteration:
+        return f"delayed to {full.iteration} by {full.others[0] if full.others else 'the policy'}"
+    return f"fires at {full.iteration}"
+
+
+def _drive(policy: Policy, registry: Registry, rule: Rule, proof: Proof) -> _Fired:
+    """Run the sequence under `policy`; return at which iteration the rung first fired, and who else intervened."""
+    model = ScriptedModel(Script("prove", proof.turns, protocol=proof.protocol))
+    fired: list[int] = []
+    others: list[str] = []
+
+    def watch(report: Report) -> None:
+        if any(_is_rung(vote.rule, action.name, action.code) for vote in report.decision.votes for action in vote.raw):
+            fired.append(report.run.state.iteration)
+        decided_by = report.decision.decided_by
+        if not fired and decided_by and decided_by != rule.id:
+            others.append(decided_by)
+
+    def _is_rung(voter: str, action: str, code: str) -> bool:
+        return voter == rule.id and action == proof.action and code == proof.code
+
+    engine = Engine(policy, registry=registry, sinks=[watch])
+    outcome = Agent(engine, model, model.tools()).run("prove")
+    return _Fired(fired[0] if fired else None, outcome, tuple(others))
+
+
+def failures(proved: list[Proved]) -> Iterator[Proved]:
+    """Yield the proofs that do not hold."""
+    return (entry for entry in proved if not entry.ok)

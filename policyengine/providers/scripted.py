@@ -1,0 +1,141 @@
+"""The embedded model: it says what a script says, so that a run needs no key and no network.
+
+Knows: scripts. Must not know: guards, the loop, real providers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from policyengine.errors import UsageError
+from policyengine.messages import ModelRequest, ModelResponse, ToolCall, ToolResult, ToolSpec
+from policyengine.parsing.parse import ANSWER_TOOL
+from policyengine.script import Script, ScriptedCall, Turn
+from policyengine.toolset import Tool, Toolset
+
+
+class ScriptedModel:
+    """Answers the n-th request with the n-th turn of a script; past the end it says that the script is over.
+
+    `turns` may be more than a run uses. `name` is what the run's records call the model.
+    """
+
+    name = "scripted"
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._position = 0
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the next turn as a response."""
+        turns = self._script.turns
+        position, self._position = self._position, self._position + 1
+        if position >= len(turns):
+            # Past the end there must be a usable answer: an unusable one would be asked for again for ever.
+            over = f"The script ends after {len(turns)} turns."
+            text = answer_text(over) if self._script.protocol == "text" else over
+            return _response(Turn(text=text), position, self._script.protocol)
+        return _response(turns[position], position, self._script.protocol)
+
+    def tools(self) -> Toolset:
+        """Return tools that give the results the script says, by tool name and arguments, in script order."""
+        answers = ScriptedTools(self._script)
+        return Toolset(
+            Tool(ToolSpec(name, about, {"type": "object"}), answers.function(name))
+            for name, about in answers.names().items()
+        )
+
+
+class ScriptedTools:
+    """Gives each call the result its place in the script says.
+
+    Results are looked up by tool and arguments; equal calls get their results in script order, the last one again
+    and again.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._described = script.tools
+        self._queues: dict[tuple[str, str], list[ScriptedCall]] = {}
+        self._lock = threading.Lock()
+        for turn in script.turns:
+            for item in turn.calls:
+                self._queues.setdefault((item.tool, _key(item.args)), []).append(item)
+
+    def names(self) -> dict[str, str]:
+        """Return every tool with its description."""
+        return {**{name: "" for name, _ in self._queues if name}, **self._described}
+
+    def function(self, name: str) -> Any:
+        """Return the function of one tool."""
+        return lambda **args: self.answer(name, args)
+
+    def answer(self, name: str, args: dict[str, Any]) -> ToolResult:
+        """Return the next scripted result of this call."""
+        with self._lock:
+            queue = self._queues.get((name, _key(args)), [])
+            item = (queue.pop(0) if len(queue) > 1 else queue[0]) if queue else ScriptedCall(name)
+        return ToolResult("", item.result, item.status, item.error, item.exit_code)
+
+
+def load_script(name: str) -> Script:
+    """Return an embedded script by name, or one from a YAML or JSON file.
+
+    Raises:
+        UsageError: there is no such script, or it has the wrong shape.
+    """
+    path = Path(name)
+    embedded = files("policyengine.providers").joinpath("scripts", f"{name}.yaml")
+    if path.suffix in (".yaml", ".yml", ".json"):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read script {name}: {error}") from error
+    elif embedded.is_file():
+        text = embedded.read_text(encoding="utf-8")
+    else:
+        raise UsageError(f"no script named {name!r} (embedded: {', '.join(embedded_scripts())}; or give a file)")
+    try:
+        return msgspec.convert(yaml.safe_load(text), Script)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise UsageError(f"script {name}: {error}") from error
+
+
+def embedded_scripts() -> tuple[str, ...]:
+    """Return the names of the embedded scripts."""
+    folder = files("policyengine.providers").joinpath("scripts")
+    return tuple(sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml")))
+
+
+def _key(args: Any) -> str:
+    return json.dumps(args, sort_keys=True, default=str)
+
+
+def _response(turn: Turn, position: int, protocol: str) -> ModelResponse:
+    if protocol == "text":
+        return _text_response(turn)
+    calls = tuple(ToolCall(f"{position}-{index}", item.tool, _arguments(item)) for index, item in enumerate(turn.calls))
+    return ModelResponse(turn.text, calls, turn.reasoning, turn.finish_reason, turn.usage, ScriptedModel.name)
+
+
+def _text_response(turn: Turn) -> ModelResponse:
+    """Write a turn in the text protocol: one object for one call; several are what the protocol forbids."""
+    text = turn.text
+    if turn.calls:
+        text = "\n".join(json.dumps({"tool_name": item.tool, "tool_args": item.args}) for item in turn.calls)
+    return ModelResponse(text, (), turn.reasoning, turn.finish_reason, turn.usage, ScriptedModel.name)
+
+
+def answer_text(text: str) -> str:
+    """Return a final answer in the text protocol."""
+    return json.dumps({"tool_name": ANSWER_TOOL, "tool_args": {"text": text}})
+
+
+def _arguments(item: ScriptedCall) -> str:
+    return item.arguments if item.arguments is not None else json.dumps(item.args)

@@ -1,0 +1,1 @@
+"""Recorded runs as data: one typed form, one reader per source format."""

@@ -1,0 +1,145 @@
+"""A recorded run in one typed form, whatever format it came from.
+
+Knows: what happened in a run, in order, and how a file failed to be one.
+Must not know: file formats, policies, guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from policyengine.messages import ModelResponse, ToolResult
+
+Ended = Literal["final_answer", "tool_result", "user_message", "call", "empty"]
+
+
+class UserSaid(msgspec.Struct, frozen=True, tag="user", tag_field="event", omit_defaults=True):
+    """A user message. `injected` marks text that the harness sent in the user's name; it closes no step.
+
+    `at` is the time in seconds where the recording has one.
+    """
+
+    text: str
+    injected: bool = False
+    at: float | None = None
+
+
+class ModelSaid(msgspec.Struct, frozen=True, tag="model", tag_field="event", omit_defaults=True):
+    """One model response. Its calls are one batch."""
+
+    response: ModelResponse
+    at: float | None = None
+
+
+class ToolAnswered(msgspec.Struct, frozen=True, tag="tool", tag_field="event", omit_defaults=True):
+    """The recorded result of one call. `call_id` is unique in the recording."""
+
+    call_id: str
+    result: ToolResult
+    at: float | None = None
+
+
+Event = UserSaid | ModelSaid | ToolAnswered
+
+
+class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One recorded run.
+
+    `id` is the run's id in its own set, `source` the file it came from and `line` where it starts there (0 = the
+    file has no lines). `label` says whether the run did its task, where somebody judged it. `group` names the model
+    or the series of runs. `protocol` says how calls were written. `ended` is how the recording ends, `error` what the
+    harness reported as an error.
+    """
+
+    id: str
+    source: str
+    format: str
+    events: tuple[Event, ...]
+    ended: Ended
+    label: bool | None = None
+    group: str = ""
+    task: str = ""
+    protocol: Literal["native", "text"] = "native"
+    error: str = ""
+    line: int = 0
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A file or folder that is no recording, and why it was left out."""
+
+    source: str
+    reason: str
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A recording that cannot be read. `line` is counted from 1; 0 stands for the whole file."""
+
+    source: str
+    line: int
+    reason: str
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A decoded file: its JSON values, each with its line number from 1, and the lines that are not JSON.
+
+    `lines` is true if every line of the file is a value of its own.
+    """
+
+    source: str
+    values: tuple[tuple[int, Any], ...]
+    broken: tuple[Unreadable, ...] = ()
+    lines: bool = False
+
+
+class ShapeError(ValueError):
+    """A value of a recording does not have the shape its format promises."""
+
+
+def ending(events: tuple[Event, ...]) -> Ended:
+    """Return how a recording with these events ends."""
+    match events[-1] if events else None:
+        case ModelSaid(response=response):
+            if response.tool_calls:
+                return "call"
+            return "final_answer" if response.text.strip() else "empty"
+        case ToolAnswered():
+            return "tool_result"
+        case UserSaid():
+            return "user_message"
+        case _:
+            return "empty"
+
+
+def mapping(value: Any, what: str) -> Mapping[str, Any]:
+    """Return `value` if it is an object, else raise `ShapeError`."""
+    if not isinstance(value, dict):
+        raise ShapeError(f"{what} is {_kind(value)}, not an object")
+    return value
+
+
+def sequence(value: Any, what: str) -> list[Any]:
+    """Return `value` if it is a list (nothing for a null), else raise `ShapeError`."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ShapeError(f"{what} is {_kind(value)}, not a list")
+    return value
+
+
+def string(value: Any, what: str) -> str:
+    """Return `value` as text: a null is empty, a number is written out, anything else raises `ShapeError`."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ShapeError(f"{what} is {_kind(value)}, not a string")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,376 @@
+"""Drive a `Run` through a recording, or through a journal, and report what the engine would have done.
+
+Knows: the order in which a live loop reports events; what counts as an intervention, a stop, a refused success.
+Must not know: file formats of recordings, statistics over many runs.
+
+The recording stands as it happened: recorded results are reported as results and the run goes on as if every
+intervention had been ignored; the cap counts them all the same (docs/decisions/0010). Of what the engine says only the
+part up to its first stop is an intervention: what follows would not have happened.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from policyengine.actions import EndStep, Hint, Record, Rewrite, Stop, WindDown
+from policyengine.decision import Decision, Vote
+from policyengine.messages import Batch, ModelRequest, ModelResponse, ToolCall, ToolResult, Usage
+from policyengine.outcome import Outcome
+from policyengine.parsing.parse import parse_response
+from policyengine.parsing.verdict import WARNING_KINDS, Verdict
+from policyengine.recordings.loading import NotJsonError, decode
+from policyengine.recordings.model import Event, ModelSaid, Recording, ToolAnswered, UserSaid
+from policyengine.run import Run
+from policyengine.runstate import Conversation
+from policyengine.telemetry.journal import RESUME, RUN, Content, Decoder, JournalError, Line, content
+
+if TYPE_CHECKING:
+    from policyengine.engine import Engine
+
+REQUEST = ModelRequest(())
+"""What `before_model_call` is given: rebuilding the history for every request would cost its length each time."""
+
+
+class Intervention(msgspec.Struct, frozen=True):
+    """Something the engine would have done. `call` is the number of the call judged, from 1 over the whole run."""
+
+    iteration: int
+    call: int | None
+    hook: str
+    action: str
+    code: str
+    rule: str
+    observed: float | None
+    limit: float | None
+    message: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """Where the engine would have ended the run, and why."""
+
+    code: str
+    rule: str
+    iteration: int
+    call: int | None
+    observed: float | None
+    limit: float | None
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What a rule in mode `shadow` or `warn` would have done under `enforce`, at the beginning of each episode."""
+
+    iteration: int
+    call: int | None
+    hook: str
+    mode: str
+    action: str
+    code: str
+    rule: str
+    observed: float | None
+    limit: float | None
+
+
+class ReplayReport(msgspec.Struct, frozen=True):
+    """What a policy makes of one recording.
+
+    `iterations` and `calls` count the whole recording, `outcome` is how it ended. `stop` is the first decision that
+    would have ended the run; a wind-down counts where it is decided, because without a reaction its refusal rounds end
+    the run. `interventions` go up to that point, hints included, as does `denied_succeeded`: calls that would have been
+    refused and had succeeded. `tokens_after_stop` are the tokens of later responses, null without recorded usage.
+    """
+
+    run: str
+    source: str
+    format: str
+    iterations: int
+    calls: int
+    outcome: str
+    first_intervention: Intervention | None
+    stop: Halt | None
+    interventions: tuple[Intervention, ...]
+    label: bool | None
+    tokens_after_stop: int | None
+    denied_succeeded: int
+    would: tuple[Wish, ...]
+
+
+def replay(recording: Recording, engine: Engine) -> ReplayReport:
+    """Report what the engine's policy makes of a recording."""
+    run = engine.start_run(run_id=recording.id, protocol=recording.protocol)
+    # A recording has no timings of rules: the speed of this machine must not decide anything.
+    run.faults.enforce = False
+    return _Replay(recording, run).report()
+
+
+class _Replay:
+    """One recording on its way through a run."""
+
+    def __init__(self, recording: Recording, run: Run) -> None:
+        self._recording = recording
+        self._run = run
+        self._results = {e.call_id: e.result for e in recording.events if isinstance(e, ToolAnswered)}
+        self._now = 0.0
+        self._calls = 0
+        self._usages: list[Usage] = []
+        self._tokens_after_stop = 0
+        self._interventions: list[Intervention] = []
+        self._would: list[Wish] = []
+        self._halt: Halt | None = None
+        self._denied_succeeded = 0
+
+    def report(self) -> ReplayReport:
+        """Drive the run from the first event to the last."""
+        events = self._recording.events
+        first = events[0] if events else None
+        if not isinstance(first, UserSaid):
+            self._start("")
+        for event in events:
+            self._happened(event, is_task=event is first)
+        self._run.end(self._outcome(), now=self._now)
+        return ReplayReport(
+            run=self._recording.id,
+            source=self._recording.source,
+            format=self._recording.format,
+            iterations=self._run.state.iteration,
+            calls=self._calls,
+            outcome=self._recording.ended,
+            first_intervention=self._interventions[0] if self._interventions else None,
+            stop=self._halt,
+            interventions=tuple(self._interventions),
+            label=self._recording.label,
+            tokens_after_stop=self._tokens_after_stop if self._usages else None,
+            denied_succeeded=self._denied_succeeded,
+            would=tuple(self._would),
+        )
+
+    def _happened(self, event: Event, *, is_task: bool) -> None:
+        self._now = self._now if event.at is None else event.at
+        match event:
+            case UserSaid(text=text) if is_task:
+                self._start(text)
+            case UserSaid(text=text, injected=injected):
+                self._see(self._run.user_message(text, injected=injected, now=self._now))
+            case ModelSaid(response=response):
+                self._round(response)
+            case ToolAnswered():
+                pass  # reported with the batch of its call
+
+    def _start(self, task: str) -> None:
+        self._see(self._run.start(task, now=self._now))
+
+    def _round(self, response: ModelResponse) -> None:
+        """Report one model response and everything it causes, in the order of a live loop."""
+        run, now = self._run, self._now
+        run.begin_iteration(now=now)
+        self._see(run.before_model_call(REQUEST, now=now))
+        self._count(response.usage)
+        self._see(run.after_model_response(response, now=now))
+        verdict = self._parse(response)
+        decision = run.after_parse(verdict, now=now)
+        self._see(decision)
+        if decision.changed is not None and not self._executed(verdict.calls):
+            verdict = decision.changed
+        if not verdict.usable:
+            _, decision = run.add_warning(WARNING_KINDS[verdict.kind], {"reason": verdict.reason}, now=now)
+            self._see(decision)
+            self._see(run.end_iteration(0, False, now=now))
+        else:
+            self._batch(verdict.calls)
+            self._see(run.end_iteration(len(verdict.calls), True, now=now))
+        run.take_notes()
+
+    def _parse(self, response: ModelResponse) -> Verdict:
+        """Return the parser's verdict, except that calls which the recording shows to have run were usable."""
+        verdict = parse_response(response, protocol=self._recording.protocol, tools=None)
+        if verdict.usable or not self._executed(response.tool_calls):
+            return verdict
+        return Verdict("ok", response.tool_calls, response.text)
+
+    def _executed(self, calls: tuple[ToolCall, ...]) -> bool:
+        return any(call.id in self._results for call in calls)
+
+    def _batch(self, calls: tuple[ToolCall, ...]) -> None:
+        run, now = self._run, self._now
+        before = self._calls
+        refused = []
+        for index, call in enumerate(calls):
+            self._calls += 1
+            decision = run.before_tool_call(call, Batch(f"batch-{run.state.iteration}", index), now=now)
+            refused.append(self._halt is None and decision.action == "deny")
+            self._see(decision, self._calls)
+        for index, call in enumerate(calls):
+            result = self._results.get(call.id) or ToolResult(call.id, "", "not_run")
+            if refused[index] and result.ran and not run.failed(call, result):
+                self._denied_succeeded += 1
+            _, decision = run.after_tool_call(call, result, now=now)
+            self._see(decision, before + index + 1)
+
+    def _count(self, usage: Usage | None) -> None:
+        if usage is None:
+            return
+        self._usages.append(usage)
+        if self._halt is not None:
+            self._tokens_after_stop += tokens(usage)
+
+    def _outcome(self) -> Outcome:
+        texts = (e.response.text for e in reversed(self._recording.events) if isinstance(e, ModelSaid))
+        return Outcome(
+            status="completed" if self._recording.ended == "final_answer" else "cancelled",
+            output=next(texts, ""),
+            error=self._recording.error,
+            iterations=self._run.state.iteration,
+            calls=self._calls,
+            executed=sum(result.ran for result in self._results.values()),
+            interventions=self._run.state.interventions,
+            prompt_tokens=sum(usage.prompt_tokens or 0 for usage in self._usages),
+            completion_tokens=sum(usage.completion_tokens or 0 for usage in self._usages),
+        )
+
+    # ---- what the engine says
+
+    def _see(self, decision: Decision, call: int | None = None) -> None:
+        for vote in decision.votes:
+            if vote.mode in ("shadow", "warn") and vote.episode:
+                self._would.append(self._wish(decision, vote, call))
+        if self._halt is not None or (decision.control is None and not decision.notes):
+            return
+        self._note_hints(decision, call)
+        control = decision.control
+        if control is None:
+            return
+        action = str(control.data.get("then", decision.action))
+        if not (isinstance(control, Rewrite) and decision.hook == "after_parse"):
+            # A verdict that was reclassified changes nothing by itself: what follows from it is reported.
+            self._add(decision, call, action, control, decision.decided_by, decision.message)
+        if isinstance(control, Stop | EndStep | WindDown):
+            self._run.stopped(decision, call=call)
+            iteration = self._run.state.iteration
+            self._halt = Halt(control.code, decision.decided_by, iteration, call, control.observed, control.limit)
+
+    def _note_hints(self, decision: Decision, call: int | None) -> None:
+        texts = iter(decision.notes)
+        for vote in decision.votes:
+            for action in vote.effective:
+                note = next(texts, None) if isinstance(action, Hint) else None
+                if note is not None:
+                    self._add(decision, call, action.name, action, vote.rule, note.text)
+
+    def _add(self, decision: Decision, call: int | None, action: str, facts: Any, rule: str, message: str) -> None:
+        self._interventions.append(
+            Intervention(
+                iteration=self._run.state.iteration,
+                call=call,
+                hook=decision.hook,
+                action=action,
+                code=facts.code,
+                rule=rule,
+                observed=facts.observed,
+                limit=facts.limit,
+                message=message or msgspec.UNSET,
+            )
+        )
+
+    def _wish(self, decision: Decision, vote: Vote, call: int | None) -> Wish:
+        action = max((action for action in vote.raw if not isinstance(action, Record)), key=lambda action: action.rank)
+        return Wish(
+            iteration=self._run.state.iteration,
+            call=call,
+            hook=decision.hook,
+            mode=vote.mode,
+            action=action.name,
+            code=action.code,
+            rule=vote.rule,
+            observed=action.observed,
+            limit=action.limit,
+        )
+
+
+def tokens(usage: Usage) -> int:
+    """Return all tokens of a request."""
+    if usage.total_tokens is not None:
+        return usage.total_tokens
+    return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+
+
+def replay_journal(path: str | os.PathLike[str], engine: Engine) -> Iterator[tuple[Content, Content]]:
+    """Replay every run of a journal; yield the recorded and the new content of each decision, in file order.
+
+    The clock is the journal's, and a rule overran its time limit exactly where it did when the journal was written.
+    A last line that was cut off, as a crash leaves it, ends the replay.
+
+    Raises:
+        JournalError: a line cannot be read.
+    """
+    decoder = Decoder()
+    driver = _Journaled(engine)
+    for number, value in _values(Path(path)):
+        line = decoder.line(value, number)
+        if line.type == RUN or line.type == RESUME:
+            driver.make(line, number)
+            continue
+        now = driver.report(line, decoder.arguments(line, number))
+        yield line.decision or Content(now.hook), content(now)
+
+
+def _values(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            try:
+                yield number, decode(text)
+            except NotJsonError as error:
+                if text.endswith(b"\n"):
+                    raise JournalError(number, str(error)) from None
+
+
+class _Journaled:
+    """The runs of a journal while they are replayed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._runs: dict[str, Run] = {}
+        self._conversations: dict[str, Conversation] = {}
+
+    def make(self, line: Line, number: int) -> None:
+        """Make the run that a `run` or `resume` line describes."""
+        if line.type == RESUME:
+            self._runs[line.run] = self._engine.resume_run(_saved(line, number))[0]
+            return
+        name = line.payload.get("conversation", "")
+        shared = self._conversations.setdefault(name, Conversation(name)) if name else None
+        self._runs[line.run] = self._engine.start_run(
+            run_id=line.run,
+            agent=line.payload.get("agent", ""),
+            protocol=line.payload.get("protocol", "native"),
+            conversation=shared,
+        )
+
+    def report(self, line: Line, arguments: dict[str, Any]) -> Decision:
+        """Report one recorded event to its run."""
+        run = self._runs.get(line.run)
+        if run is None:
+            run = self._runs[line.run] = self._engine.start_run(run_id=line.run)
+        run.faults.forced = line.faults
+        answer = getattr(run, line.type)(**arguments, now=line.now)
+        run.take_notes()
+        if line.type == "end":
+            del self._runs[line.run]
+        if isinstance(answer, tuple):
+            answer = answer[1]
+        return answer if isinstance(answer, Decision) else Decision(_SILENT[line.type])
+
+
+_SILENT = {"begin_iteration": "before_model_call", "end": "run_end"}
+"""The hook that the journal names for the methods of `Run` that return no decision."""
+
+
+def _saved(line: Line, number: int) -> bytes:
+    try:
+        return base64.b64decode(line.payload["saved"], validate=True)
+    except (KeyError, TypeError, ValueError):
+        raise JournalError(number, "the saved run cannot be read") from None

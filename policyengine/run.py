@@ -1,0 +1,439 @@
+"""`Run`: the one object that the live loop, other people's loops and recordings drive.
+
+Knows: which hook point belongs to which event, scopes, state cells, notes, the cap on the engine's own interventions.
+Must not know: how a model or a tool is called, what a history looks like, files.
+
+The driver reports events by calling methods and obeys the `Decision` each returns. Nothing here does I/O; sinks that
+were registered (decision log, journal, live view) are told about every decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Protocol
+
+import msgspec
+from loguru import logger
+
+from policyengine.actions import Deny, EndStep, Retry, Rewrite, Stop
+from policyengine.context import RunView, failed
+from policyengine.decision import Decision, Note, Vote
+from policyengine.dispatch import ALLOWED, Faults, decide, judge
+from policyengine.errors import UsageError
+from policyengine.extension import Extension, Scope
+from policyengine.jsontext import encode
+from policyengine.messages import (
+    Batch,
+    HistoryWarning,
+    Iteration,
+    ModelRequest,
+    ModelResponse,
+    ProviderError,
+    ToolCall,
+    ToolResult,
+)
+from policyengine.outcome import Outcome
+from policyengine.parsing.verdict import Verdict
+from policyengine.rewrite import apply_rewrite
+from policyengine.runstate import Cell, Conversation, RunState, StopReason
+from policyengine.snapshot import Entry, PolicySnapshot, Table
+
+SAVE_VERSION = 1
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One decision, as sinks (decision log, live view) are told of it.
+
+    `seq` counts the decisions of the run; `us` is the rules' time in microseconds.
+    """
+
+    run: Run
+    hook: str
+    payload: tuple[Any, ...]
+    decision: Decision
+    seq: int
+    us: float
+
+
+Sink = Callable[[Report], None]
+
+
+class Journal(Protocol):
+    """What records every event of a run, so that it can be replayed (see `telemetry.journal`)."""
+
+    def begin(self, run_id: str, *, agent: str, protocol: str, conversation: str) -> None:
+        """Record how a new run was made."""
+        raise NotImplementedError
+
+    def resume(self, run_id: str, saved: bytes) -> None:
+        """Record that a saved run goes on."""
+        raise NotImplementedError
+
+    def event(
+        self, run_id: str, name: str, payload: tuple[Any, ...], now: float, faults: dict[str, str], decision: Decision
+    ) -> None:
+        """Record one reporting call with its complete content and the decision it led to."""
+        raise NotImplementedError
+
+
+class SavedRun(msgspec.Struct, frozen=True):
+    """A run as it is saved: its state, the conversation's, and whatever the driver keeps beside it (`loop`)."""
+
+    version: int
+    state: RunState
+    conversation: Conversation
+    loop: Any = None
+
+
+class Run:
+    """The work on one user task, under one policy snapshot.
+
+    Attributes: `state` (plain data, see `RunState`), `snapshot`, `conversation`.
+    Not thread-safe: one run is decided by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        snapshot: PolicySnapshot,
+        state: RunState,
+        *,
+        conversation: Conversation | None = None,
+        sinks: Sequence[Sink] = (),
+        journal: Journal | None = None,
+        clock: Callable[[], float] = monotonic,
+        latest: Callable[[], PolicySnapshot] | None = None,
+        enforce_time: bool = True,
+    ) -> None:
+        self.snapshot = snapshot
+        self.state = state
+        self.conversation = conversation if conversation is not None else Conversation()
+        self.sinks = tuple(sinks)
+        self.journal = journal
+        self.clock = clock
+        self.faults = Faults(enforce=enforce_time)
+        self._latest = latest
+        self._views: dict[str, RunView] = {}
+        self._scopes: dict[str, list[str]] = {}
+        self._bind(snapshot)
+
+    # ---- events, in the order in which a run has them
+
+    def start(self, task: str, *, now: float | None = None) -> Decision:
+        """Report that the run begins with `task`, and with it the first step."""
+        self._tick(now)
+        if self.state.started:
+            raise UsageError(f"run {self.state.run_id!r} was started already")
+        self.state.started = True
+        self.state.task = task
+        first = self._judge("run_start", (task,))
+        return self._done("start", (task,), _merge(first, self._begin_step()))
+
+    def user_message(self, text: str, *, injected: bool = False, now: float | None = None) -> Decision:
+        """Report a message of the user during the run: it closes the implicit step and opens the next.
+
+        Text that a harness injects in the user's name (`injected`) closes nothing.
+        """
+        self._tick(now)
+        decision = ALLOWED["step_end"]
+        if not injected:
+            ended = self._judge("step_end", (self.state.step,))
+            decision = _merge(ended, self._begin_step())
+        return self._done("user_message", (text, injected), decision)
+
+    def begin_iteration(self, *, now: float | None = None) -> int:
+        """Open the next round and return its number, from 1. Here a run may take a newer policy (`reload.pin`)."""
+        self._tick(now)
+        self._repin()
+        self.state.iteration += 1
+        self.state.attempt = 0
+        if "iteration" in self._scopes:
+            self._reset("iteration")
+        self._done("begin_iteration", (), ALLOWED["before_model_call"])
+        return self.state.iteration
+
+    def before_model_call(self, request: ModelRequest, *, now: float | None = None) -> Decision:
+        """Report a request that is about to be sent; `decision.changed` is the rewritten request, if any."""
+        self._tick(now)
+        self.state.attempt = request.attempt
+        return self._done("before_model_call", (request,), self._judge("before_model_call", (request,)))
+
+    def after_model_response(self, response: ModelResponse, *, now: float | None = None) -> Decision:
+        """Report a response, before it is parsed."""
+        self._tick(now)
+        return self._done("after_model_response", (response,), self._judge("after_model_response", (response,)))
+
+    def after_provider_error(self, error: ProviderError, *, now: float | None = None) -> Decision:
+        """Report a failed request, classified."""
+        self._tick(now)
+        return self._done("after_provider_error", (error,), self._judge("after_provider_error", (error,)))
+
+    def after_parse(self, verdict: Verdict, *, now: float | None = None) -> Decision:
+        """Report what the parser made of the response; `decision.changed` is the rewritten verdict, if any."""
+        self._tick(now)
+        return self._done("after_parse", (verdict,), self._judge("after_parse", (verdict, verdict.calls)))
+
+    def add_warning(
+        self, kind: str, data: dict[str, Any] | None = None, *, now: float | None = None
+    ) -> tuple[HistoryWarning, Decision]:
+        """Report that an unusable response is warned about; return the warning to add to the history.
+
+        Its text is the template `warning.<kind>`, unless a rule rewrites it.
+        """
+        self._tick(now)
+        data = data or {}
+        variables = {"protocol": self.state.protocol, "reason": "", **data}
+        text = self.snapshot.templates.render(f"warning.{kind}", variables)
+        before = self._judge("hist_add_warning.start", (HistoryWarning(kind, text, data),))
+        warning = before.changed or HistoryWarning(kind, text, data)
+        after = self._judge("hist_add_warning.end", (warning,))
+        return warning, self._done("add_warning", (kind, data), _merge(before, after))
+
+    def before_tool_call(self, call: ToolCall, batch: Batch | None = None, *, now: float | None = None) -> Decision:
+        """Report a call that is about to run; `decision.changed` is the rewritten call, if any.
+
+        A host that knows which calls came in one response says so with `batch`; without it each call is its own.
+        """
+        self._tick(now)
+        state = self.state
+        state.calls += 1
+        if batch is None:
+            state.batches += 1
+            batch = Batch(f"call-{state.batches}")
+        table = self.snapshot.tables["before_tool_call"]
+        if table.rewriters:
+            decision = self._judge_twice(table, call, batch)
+        else:
+            decision = self._judge("before_tool_call", (call, batch), call.name)
+        return self._done("before_tool_call", (call, batch), decision)
+
+    def after_tool_call(
+        self, call: ToolCall, result: ToolResult, *, now: float | None = None
+    ) -> tuple[ToolResult, Decision]:
+        """Report the result of a call, also of one that never ran; return the result to put into the history."""
+        self._tick(now)
+        decision = self._judge("after_tool_call", (call, result), call.name)
+        self._done("after_tool_call", (call, result), decision)
+        return decision.changed or result, decision
+
+    def end_iteration(self, calls: int = 0, usable: bool = True, *, now: float | None = None) -> Decision:
+        """Report the end of a round with the number of `calls` it made."""
+        self._tick(now)
+        decision = self._judge("after_iteration", (Iteration(self.state.iteration, calls, usable),))
+        return self._done("end_iteration", (calls, usable), decision)
+
+    def end(self, outcome: Outcome, *, now: float | None = None) -> None:
+        """Report the end of the run. It can be reported once; nothing may be reported afterwards."""
+        self._tick(now)
+        if self.state.started:
+            self._judge("step_end", (self.state.step,))
+        self._judge("run_end", (outcome,))
+        self._done("end", (outcome,), ALLOWED["run_end"])
+        self.state.ended = True
+
+    def stopped(self, decision: Decision, *, call: int | None = None) -> StopReason:
+        """Turn a decision to stop, end the step, wind down or ask into the typed reason.
+
+        It is told to `on_stop` observers. `call` is the number of the tool call that was being judged, if any.
+
+        Raises:
+            UsageError: the decision holds no control action.
+        """
+        control = decision.control
+        if control is None:
+            raise UsageError(f"the decision at {decision.hook!r} stops nothing")
+        reason = StopReason(
+            code=control.code,
+            rule=decision.decided_by,
+            at=decision.at,
+            action=str(control.data.get("then", control.name)),
+            observed=control.observed,
+            limit=control.limit,
+            message=decision.message,
+            iteration=self.state.iteration,
+            call=call,
+        )
+        self._judge("on_stop", (reason,))
+        return reason
+
+    # ---- what a driver asks
+
+    def take_notes(self) -> tuple[Note, ...]:
+        """Return the queued notes and empty the queue. Call it only where every tool call is answered."""
+        notes = tuple(self.state.notes)
+        self.state.notes = []
+        return notes
+
+    def queue_note(self, note: Note) -> None:
+        """Queue a note of the driver's own (a wind-down notice)."""
+        self.state.notes = [*self.state.notes, note]
+
+    def failed(self, call: ToolCall, result: ToolResult) -> bool:
+        """Return whether a call failed, as a declared fact."""
+        return failed(result, self.snapshot.tool(call.name))
+
+    def save(self, loop: Any = None) -> bytes:
+        """Return the run as JSON: load it with `Engine.resume_run`, in this process or another one."""
+        return encode(SavedRun(SAVE_VERSION, self.state, self.conversation, loop))
+
+    # ---- judging
+
+    def _judge(self, hook: str, payload: tuple[Any, ...], tool: str | None = None) -> Decision:
+        entries = self.snapshot.tables[hook].entries
+        if not entries and not self.sinks:
+            return ALLOWED[hook]
+        return self._settle(hook, payload, self._votes(hook, entries, payload, tool), payload[0])
+
+    def _judge_twice(self, table: Table, call: ToolCall, batch: Batch) -> Decision:
+        """Ask the rules that may rewrite first; if one does, all rules judge the changed call, and only that."""
+        hook, payload = "before_tool_call", (call, batch)
+        first = self._votes(hook, table.rewriters, payload, call.name)
+        rewrite = _rewrite(first)
+        if rewrite is None:
+            votes = first + self._votes(hook, table.judges, payload, call.name)
+            return self._settle(hook, payload, votes, call)
+        changed = apply_rewrite(call, rewrite)
+        again = self._votes(hook, table.entries, (changed, batch), call.name)
+        votes = [_only(vote, True) for vote in first] + [_only(vote, False) for vote in again]
+        return self._settle(hook, payload, votes, call)
+
+    def _votes(self, hook: str, entries: Sequence[Entry], payload: tuple[Any, ...], tool: str | None) -> list[Vote]:
+        return judge(hook, entries, payload, tool, self.state, self._views, self.faults, bool(self.sinks))
+
+    def _settle(self, hook: str, payload: tuple[Any, ...], votes: list[Vote], target: Any) -> Decision:
+        decision = decide(self.snapshot, hook, votes)
+        if decision.control is not None or decision.notes:
+            decision = self._carry_out(decision, target)
+        if self.sinks:
+            self.state.seq += 1
+            spent = sum(vote.us for vote in votes)
+            report = Report(self, hook, payload, decision, self.state.seq, spent)
+            for sink in self.sinks:
+                sink(report)
+        return decision
+
+    def _carry_out(self, decision: Decision, target: Any) -> Decision:
+        """Count, queue and apply what a decision brings beside its control action."""
+        if decision.notes or isinstance(decision.control, Deny | Retry):
+            decision = self._count_intervention(decision)
+        if decision.notes:
+            self.state.notes = [*self.state.notes, *decision.notes]
+        rewrite = _rewrite(decision.votes)
+        if rewrite is not None:
+            decision = msgspec.structs.replace(decision, changed=apply_rewrite(target, rewrite))
+        return decision
+
+    def _done(self, method: str, payload: tuple[Any, ...], decision: Decision) -> Decision:
+        """Close a reporting call: the journal holds it with its payload, its decision and its faults."""
+        if self.journal is not None:
+            faults = dict(self.faults.seen)
+            self.journal.event(self.state.run_id, method, payload, self.state.now, faults, decision)
+        if self.faults.seen:
+            self.faults.seen.clear()
+        return decision
+
+    def _count_intervention(self, decision: Decision) -> Decision:
+        """Count a hint, deny or retry that reaches the model; past the cap it becomes a stop (or a hand-over)."""
+        cap = self.snapshot.policy.interventions
+        self.state.interventions += 1
+        stronger = decision.control is not None and decision.control.rank >= EndStep.rank
+        if self.state.interventions <= cap.max or stronger:
+            return decision
+        kind = f"interventions.{cap.then}"
+        data = {"then": cap.then} if cap.then == "hand_over" else {}
+        control = Stop("interventions", kind, float(self.state.interventions), float(cap.max), data)
+        text = self.snapshot.templates.render(kind, {"observed": self.state.interventions, "limit": cap.max})
+        return msgspec.structs.replace(
+            decision,
+            action=control.name,
+            control=control,
+            decided_by="interventions",
+            at=f"{cap.position.file}:{cap.position.line}",
+            message=text,
+            notes=(),
+        )
+
+    # ---- scopes and state
+
+    def _tick(self, now: float | None) -> None:
+        if self.state.ended:
+            raise UsageError(f"run {self.state.run_id!r} has ended; start a new one")
+        self.state.now = self.clock() if now is None else now
+
+    def _begin_step(self) -> Decision:
+        self._reset("step")
+        self.state.step += 1
+        return self._judge("step_start", (self.state.step,))
+
+    def _repin(self) -> None:
+        if self._latest is None or self.snapshot.policy.reload.pin != "iteration":
+            return
+        latest = self._latest()
+        if latest is not self.snapshot:
+            self.snapshot = latest
+            self._bind(latest)
+
+    def _bind(self, snapshot: PolicySnapshot) -> None:
+        """Give every rule of `snapshot` a view with its state, new or carried over."""
+        self.state.generation = snapshot.generation
+        self.state.digest = snapshot.digest
+        self._views = {}
+        self._scopes = {}
+        for rule_id, extension in snapshot.extensions.items():
+            scope = extension.state_scope()
+            cell = self._cell(rule_id, snapshot.rules[rule_id].use, extension, scope)
+            self._views[rule_id] = RunView(self.state, rule_id, cell.value if cell else None, snapshot.tool)
+            if cell:
+                self._scopes.setdefault(scope, []).append(rule_id)
+
+    def _cell(self, rule_id: str, use: str, extension: Extension, scope: Scope) -> Cell | None:
+        if extension.state is None:
+            return None
+        cells = self.conversation.cells if scope == "conversation" else self.state.cells
+        kept = cells.get(rule_id)
+        value = _carried(kept, use, extension)
+        if value is None:
+            if kept is not None:
+                logger.warning("state of rule {} ({}) no longer fits and starts afresh", rule_id, use)
+            value = extension.state()
+        cell = Cell(use, extension.state_version, scope, value)
+        cells[rule_id] = cell
+        return cell
+
+    def _reset(self, scope: str) -> None:
+        for rule_id in self._scopes.get(scope, ()):
+            fresh = self.snapshot.extensions[rule_id].state()  # type: ignore[misc]  # only rules with state are listed
+            self.state.cells[rule_id].value = fresh
+            self._views[rule_id].state = fresh
+
+
+def _carried(cell: Cell | None, use: str, extension: Extension) -> msgspec.Struct | None:
+    """Return the saved or running state of a rule if it still fits the extension, else `None`."""
+    if cell is None or cell.use != use or cell.version != extension.state_version or extension.state is None:
+        return None
+    if type(cell.value) is extension.state:
+        return cell.value
+    try:
+        return msgspec.convert(msgspec.to_builtins(cell.value), extension.state)
+    except (msgspec.ValidationError, TypeError):
+        return None
+
+
+def _merge(first: Decision, second: Decision) -> Decision:
+    """Return two decisions made at one event as one: the stricter control, the notes and votes of both."""
+    if not (second.votes or second.notes or second.control):
+        return first
+    rank = first.control.rank if first.control else 0
+    stricter = second if second.control is not None and second.control.rank > rank else first
+    return msgspec.structs.replace(stricter, notes=first.notes + second.notes, votes=first.votes + second.votes)
+
+
+def _rewrite(votes: Sequence[Vote]) -> Rewrite | None:
+    """Return the first effective rewrite: policy order settles which of two wins."""
+    return next((action for vote in votes for action in vote.effective if isinstance(action, Rewrite)), None)
+
+
+def _only(vote: Vote, rewrites: bool) -> Vote:
+    """Return a vote with only its rewrites, or with everything else."""
+    kept = tuple(action for action in vote.effective if isinstance(action, Rewrite) is rewrites)
+    return msgspec.structs.replace(vote, effective=kept)

@@ -1,0 +1,82 @@
+"""Call every rule once with sample payloads, so that what cannot work fails at load and not in a run.
+
+Knows: one sample payload per hook point. Must not know: real runs, files.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policyengine.context import RunView
+from policyengine.dispatch import check_answer
+from policyengine.errors import ConfigError
+from policyengine.messages import (
+    Batch,
+    HistoryWarning,
+    Iteration,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ProviderError,
+    ToolCall,
+    ToolResult,
+)
+from policyengine.outcome import Outcome
+from policyengine.parsing.verdict import Verdict
+from policyengine.policy.problems import Problem
+from policyengine.runstate import RunState, StopReason
+from policyengine.snapshot import PolicySnapshot
+
+_CALL = ToolCall("sample-1", "sample_tool", '{"query":"sample"}', {"query": "sample"})
+
+SAMPLES: dict[str, tuple[Any, ...]] = {
+    "run_start": ("sample task",),
+    "step_start": (1,),
+    "before_model_call": (ModelRequest((Message("user", "sample task"),)),),
+    "after_model_response": (ModelResponse("sample text", (_CALL,)),),
+    "after_parse": (Verdict("ok", (_CALL,), "sample text"), (_CALL,)),
+    "after_provider_error": (ProviderError("overloaded", "sample"),),
+    "hist_add_warning.start": (HistoryWarning("misformat", "sample warning"),),
+    "hist_add_warning.end": (HistoryWarning("misformat", "sample warning"),),
+    "before_tool_call": (_CALL, Batch("batch-1")),
+    "after_tool_call": (_CALL, ToolResult("sample-1", "sample result")),
+    "after_iteration": (Iteration(1, 1),),
+    "step_end": (1,),
+    "on_stop": (StopReason("sample", "sample"),),
+    "run_end": (Outcome("completed", "sample"),),
+}
+"""A payload for every hook point of a run, in the order of one iteration."""
+
+
+def self_test(snapshot: PolicySnapshot) -> None:
+    """Call every implementation in the snapshot with a sample payload, on state that is thrown away.
+
+    Raises:
+        ConfigError: one problem (X406) for every rule that raises or answers nonsense.
+    """
+    problems = []
+    for rule_id, extension in snapshot.extensions.items():
+        state = RunState("self-test", iteration=1, step=1)
+        view = RunView(state, rule_id, extension.state() if extension.state else None, snapshot.tool)
+        for hook, payload in SAMPLES.items():
+            fault = _fault(snapshot, rule_id, hook, view, payload)
+            if fault:
+                rule = snapshot.rules[rule_id]
+                text = f"{rule.use} fails its self-test at {hook}: {fault}"
+                problems.append(Problem("X406", text, rule.position, f"extensions.{rule_id}"))
+                break
+    if problems:
+        raise ConfigError(problems)
+
+
+def _fault(snapshot: PolicySnapshot, rule_id: str, hook: str, view: RunView, payload: tuple[Any, ...]) -> str:
+    table = snapshot.tables[hook]
+    for entry in table.entries:
+        if entry.rule.id != rule_id:
+            continue
+        try:
+            answer = entry.call(view, payload)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the fault is reported with its rule
+            return f"{type(error).__name__}: {error}"
+        return check_answer(answer, table.point, payload, entry.extension)[1]
+    return ""

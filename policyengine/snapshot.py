@@ -1,0 +1,213 @@
+"""Compile a policy into a frozen snapshot: extension instances and one table of implementations per hook point.
+
+Knows: pluggy's registration and how to read its registered implementations.
+Must not know: runs, decisions, files.
+
+pluggy checks the implementations; our own loop (`dispatch`) calls them, because pluggy's call aborts at the first
+raising implementation and loses who answered (docs/decisions/0005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import pluggy
+
+from policyengine.errors import ConfigError, ExtensionError
+from policyengine.extension import Extension
+from policyengine.hooks import HOOKS, PROJECT, HookPoint, HookSpecs
+from policyengine.messages import ToolFacts
+from policyengine.policy.model import Policy, Rule, When
+from policyengine.policy.problems import Position, Problem
+from policyengine.templates import CORE_MESSAGES, Templates
+
+
+class Found(Protocol):
+    """What the registry knows about an extension."""
+
+    @property
+    def cls(self) -> type[Extension]:
+        """The extension class."""
+        raise NotImplementedError
+
+    @property
+    def builtin(self) -> bool:
+        """Whether the extension ships with this package."""
+        raise NotImplementedError
+
+    @property
+    def origin(self) -> str:
+        """Where its code stands, for error messages."""
+        raise NotImplementedError
+
+
+class ExtensionSource(Protocol):
+    """Where extension classes come from (see `policyengine.plugins.registry`)."""
+
+    def get(self, name: str) -> Found | None:
+        """Return the extension of this name, or `None`."""
+        raise NotImplementedError
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One rule's implementation of one hook, ready to be called as `call(view, payload)`.
+
+    `when` is `None` where the rule sees every event. `inline` implementations run in the deciding thread; others get
+    a worker thread and are given up after `limit_s` seconds.
+    """
+
+    rule: Rule
+    extension: Extension
+    call: Callable[[Any, tuple[Any, ...]], Any]
+    when: When | None
+    inline: bool
+    limit_ns: int
+    at: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """All implementations at one hook point, in policy order."""
+
+    point: HookPoint
+    entries: tuple[Entry, ...]
+    rewriters: tuple[Entry, ...] = ()
+    judges: tuple[Entry, ...] = ()
+
+
+class PolicySnapshot:
+    """A policy in force: immutable, numbered, with its own plugin manager.
+
+    Attributes: `policy`, `generation` (from 1, grows with each reload), `tables` (by hook point), `extensions` (by
+    rule id, disabled rules excluded), `templates`, `manager`.
+    """
+
+    __slots__ = ("_facts", "extensions", "generation", "manager", "policy", "rules", "tables", "templates")
+
+    def __init__(
+        self,
+        policy: Policy,
+        generation: int,
+        tables: Mapping[str, Table],
+        extensions: Mapping[str, Extension],
+        templates: Templates,
+        manager: pluggy.PluginManager,
+    ) -> None:
+        self.policy = policy
+        self.generation = generation
+        self.tables = tables
+        self.extensions = extensions
+        self.templates = templates
+        self.manager = manager
+        self.rules = {rule.id: rule for rule in policy.rules}
+        self._facts: dict[str, ToolFacts] = {}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything the policy was read from."""
+        return self.policy.digest
+
+    def tool(self, name: str) -> ToolFacts:
+        """Return what the policy declares about a tool."""
+        facts = self._facts.get(name)
+        if facts is None:
+            facts = self.policy.tool(name)
+            if len(self._facts) < 1024:  # names come from a model: the cache must not grow with them
+                self._facts[name] = facts
+        return facts
+
+
+def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1) -> PolicySnapshot:
+    """Make instances of every rule that is not disabled, check them and compile the hook tables.
+
+    Raises:
+        ConfigError: an extension cannot be constructed or a message cannot be rendered with its sample data.
+        ExtensionError: an implementation breaks the hook contract.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(HookSpecs)
+    problems: list[Problem] = []
+    extensions: dict[str, Extension] = {}
+    trusted: set[str] = set()
+    for rule in policy.rules:
+        if rule.mode == "disabled":
+            continue
+        found = source.get(rule.use)
+        if found is None:
+            problems.append(Problem("R501", f"no extension named {rule.use!r}", rule.position, f"extensions.{rule.id}"))
+            continue
+        try:
+            extensions[rule.id] = found.cls(rule.options)
+            manager.register(extensions[rule.id], name=rule.id)
+        except pluggy.PluginValidationError as error:
+            raise ExtensionError(rule.use, found.origin, str(error)) from error
+        except Exception as error:  # noqa: BLE001 - third-party code; becomes a positioned problem
+            detail = f"{rule.use} cannot be set up with these options: {type(error).__name__}: {error}"
+            problems.append(Problem("X405", detail, rule.position, f"extensions.{rule.id}.with"))
+            continue
+        if found.builtin:
+            trusted.add(rule.id)
+    manager.check_pending()
+    templates = Templates(
+        policy.language, policy.prompts, {rule_id: extension.templates for rule_id, extension in extensions.items()}
+    )
+    nowhere = Position(policy.files[-1] if policy.files else policy.name)
+    faults = (*templates.problems, *(templates.check(kind, sample) for kind, sample in CORE_MESSAGES.items()))
+    problems += [Problem("R510", fault, nowhere, "prompts") for fault in faults if fault]
+    problems += _message_problems(policy, extensions, templates)
+    if problems:
+        raise ConfigError(problems)
+    tables = {name: _table(point, policy, extensions, manager, trusted) for name, point in HOOKS.items()}
+    return PolicySnapshot(policy, generation, tables, extensions, templates, manager)
+
+
+def _message_problems(policy: Policy, extensions: Mapping[str, Extension], templates: Templates) -> list[Problem]:
+    problems = []
+    for rule in policy.rules:
+        extension = extensions.get(rule.id)
+        for kind, sample in extension.messages.items() if extension else ():
+            fault = templates.check(kind, {**sample, "rule": rule.id})
+            if fault:
+                problems.append(Problem("R510", fault, rule.position, f"extensions.{rule.id}"))
+    return problems
+
+
+def _table(
+    point: HookPoint,
+    policy: Policy,
+    extensions: Mapping[str, Extension],
+    manager: pluggy.PluginManager,
+    trusted: set[str],
+) -> Table:
+    implementations = {impl.plugin_name: impl for impl in getattr(manager.hook, point.method).get_hookimpls()}
+    entries = []
+    for rule in policy.rules:
+        impl = implementations.get(rule.id)
+        if impl is None or (rule.at and point.name not in rule.at):
+            continue
+        entries.append(
+            Entry(
+                rule=rule,
+                extension=extensions[rule.id],
+                call=_caller(impl.function, impl.argnames, point.payload),
+                when=rule.when if rule.when != When() else None,
+                inline=rule.id in trusted,
+                limit_ns=int(rule.timeout_s * 1e9),
+                at=f"{rule.position.file}:{rule.position.line}",
+            )
+        )
+    rewriters = tuple(entry for entry in entries if entry.extension.rewrites_calls)
+    judges = tuple(entry for entry in entries if not entry.extension.rewrites_calls)
+    return Table(point, tuple(entries), rewriters, judges)
+
+
+def _caller(
+    function: Callable[..., Any], argnames: tuple[str, ...], payload: tuple[str, ...]
+) -> Callable[[Any, tuple[Any, ...]], Any]:
+    """Return a caller that hands a hook exactly the arguments it names."""
+    available = ("run", *payload)
+    if argnames == available:
+        return lambda view, values: function(view, *values)
+    picks = tuple(available.index(name) for name in argnames)
+    return lambda view, values: function(*[(view, *values)[pick] for pick in picks])

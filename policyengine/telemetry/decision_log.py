@@ -1,0 +1,315 @@
+"""The decision log: one line of JSON for every decision, for audit.
+
+Knows: the record (docs/decision-log.md), which of it is content, how it is written.
+Must not know: how a decision is made, recordings; a decision log is not made to be replayed (see `telemetry.journal`).
+
+Content-free by default: no arguments, results, texts of messages or exceptions. What a policy lists under
+`log.include` is added. `raw` and `effective` are both kept, so that a rule in shadow shows what it would have done.
+A log that cannot be written never ends a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+from loguru import logger
+
+from policyengine.actions import ALLOW, Action, AnyAction
+from policyengine.decision import Decision, Vote
+from policyengine.identity import call_identity
+from policyengine.messages import ToolCall, ToolResult
+from policyengine.outcome import Outcome
+from policyengine.policy.problems import Problem
+from policyengine.run import Report
+from policyengine.snapshot import PolicySnapshot
+from policyengine.telemetry.journal import Writable
+
+VERSION = 1
+MAX_NAME = 128
+"""A tool's name comes from a model: longer ones are cut."""
+
+
+class PolicyLine(msgspec.Struct, frozen=True):
+    """The policy that was in force for the run."""
+
+    name: str
+    revision: str
+    generation: int
+    digest: str
+
+
+class CallLine(msgspec.Struct, frozen=True):
+    """The tool call that was judged. Equal calls have equal digests; `arguments` is content (`log.include`)."""
+
+    tool: str
+    args_digest: str
+    args_bytes: int
+    arguments: Any = msgspec.UNSET
+
+
+class RuleLine(msgspec.Struct, frozen=True):
+    """What one rule said: `raw` is what it wanted, `effective` what its mode left of it (`allow` where it is silent).
+
+    `us` is its running time in microseconds; `error` the kind of its failure, with the text only where messages are
+    included.
+    """
+
+    id: str
+    use: str
+    at: str
+    mode: str
+    raw: str
+    effective: str
+    code: str
+    observed: float | None
+    limit: float | None
+    us: float
+    error: str
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One line of the log.
+
+    `type` is `run_start` and `run_end` for the decisions at these hooks, `reload` for a change of policy, else
+    `decision`. `raw` is the strictest action that any rule wanted, before modes. At `run_end`, `code` is how the run
+    ended and `decided_by` the rule that ended it; in a `reload` line, `code` is `policy_loaded` or `policy_rejected`
+    and `message` lists code and position of what was wrong. `seq` counts the decisions of the run.
+    """
+
+    v: int
+    type: Literal["decision", "reload", "run_start", "run_end"]
+    ts: str
+    run_id: str
+    agent: str
+    iteration: int
+    step: int
+    hook: str
+    seq: int
+    policy: PolicyLine
+    call: CallLine | None
+    decision: str
+    raw: str
+    decided_by: str
+    code: str
+    message: str
+    rules: tuple[RuleLine, ...]
+    latency_us: float
+    trace_id: str | None
+    result: Any = msgspec.UNSET
+
+
+class DecisionLog:
+    """Writes decisions to an open text file, one line each, flushed at once.
+
+    It is both a sink (`Engine(sinks=[log])`) and a listener (`Engine(listeners=[log.heard])`). `clock` gives the time
+    of day in seconds since 1970. A failure to write is logged once; every later line is tried again.
+    """
+
+    def __init__(self, file: Writable, *, clock: Callable[[], float] = time.time, trace_id: str | None = None) -> None:
+        self._file = file
+        self._clock = clock
+        self._trace_id = trace_id
+        self._lock = threading.Lock()
+        self._failed = False
+        self._policy = PolicyLine("", "", 0, "")
+
+    def __call__(self, report: Report) -> None:
+        """Write one decision."""
+        self._write(self._record(report))
+
+    def heard(self, event: str, subject: Any) -> None:
+        """Write that a policy came into force (`policy_loaded`) or was refused (`policy_rejected`)."""
+        if event == "policy_loaded":
+            self.reload(subject)
+        elif event == "policy_rejected":
+            self.reload(tuple(subject))
+
+    def reload(self, subject: PolicySnapshot | Sequence[Any]) -> None:
+        """Write that `subject` came into force, or the problems for which the last good policy stays in force."""
+        if isinstance(subject, PolicySnapshot):
+            self._policy = policy_line(subject)
+            code, message = "policy_loaded", ""
+        else:
+            code, message = "policy_rejected", "; ".join(_where(problem) for problem in subject)
+        self._write(
+            Record(
+                v=VERSION,
+                type="reload",
+                ts=self._time(),
+                run_id="",
+                agent="",
+                iteration=0,
+                step=0,
+                hook=f"on_{code}",
+                seq=0,
+                policy=self._policy,
+                call=None,
+                decision=ALLOW,
+                raw=ALLOW,
+                decided_by="",
+                code=code,
+                message=message,
+                rules=(),
+                latency_us=0.0,
+                trace_id=self._trace_id,
+            )
+        )
+
+    def _record(self, report: Report) -> Record:
+        state, decision, snapshot = report.run.state, report.decision, report.run.snapshot
+        include = snapshot.policy.log.include
+        decided_by, code = _reason(report)
+        return Record(
+            v=VERSION,
+            type=_type(report.hook),
+            ts=self._time(),
+            run_id=state.run_id,
+            agent=state.agent,
+            iteration=state.iteration,
+            step=state.step,
+            hook=report.hook,
+            seq=report.seq,
+            policy=policy_line(snapshot),
+            call=call_line(report.payload[0], "arguments" in include),
+            decision=decision.action,
+            raw=_strictest([action for vote in decision.votes for action in vote.raw]),
+            decided_by=decided_by,
+            code=code,
+            message=_message(decision) if "messages" in include else "",
+            rules=tuple(rule_line(vote, "messages" in include) for vote in decision.votes),
+            latency_us=round(report.us, 1),
+            trace_id=self._trace_id,
+            result=_result(report.payload) if "results" in include else msgspec.UNSET,
+        )
+
+    def _time(self) -> str:
+        return datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def _write(self, record: Record) -> None:
+        text = encode(record)
+        with self._lock:
+            try:
+                self._file.write(text + "\n")
+                self._file.flush()
+            except (OSError, ValueError) as error:  # ValueError: the file was closed
+                if not self._failed:
+                    logger.error("the decision log cannot be written: {}", error)
+                self._failed = True
+
+
+def policy_line(snapshot: PolicySnapshot) -> PolicyLine:
+    """Return the facts that identify the policy of a snapshot."""
+    policy = snapshot.policy
+    return PolicyLine(policy.name, policy.revision, snapshot.generation, policy.digest)
+
+
+def call_line(subject: Any, with_arguments: bool = False) -> CallLine | None:
+    """Return the facts of a tool call, or `None` where the hook is about something else."""
+    if not isinstance(subject, ToolCall):
+        return None
+    arguments: Any = msgspec.UNSET
+    if with_arguments:
+        arguments = subject.args if subject.args is not None else subject.arguments
+    return CallLine(
+        tool=subject.name[:MAX_NAME],
+        args_digest=call_identity("", subject.args, subject.arguments),
+        args_bytes=len(subject.arguments.encode("utf-8", "surrogatepass")),
+        arguments=arguments,
+    )
+
+
+def rule_line(vote: Vote, with_text: bool = False) -> RuleLine:
+    """Return what one rule said. Of several actions of a rule the strictest is named."""
+    main = strictest(vote.raw)
+    return RuleLine(
+        id=vote.rule,
+        use=vote.use,
+        at=vote.at,
+        mode=vote.mode,
+        raw=main.name if main else ALLOW,
+        effective=_strictest(vote.effective),
+        code=main.code if main else "",
+        observed=_finite(main.observed) if main else None,
+        limit=_finite(main.limit) if main else None,
+        us=round(vote.us, 1),
+        error=vote.error if with_text else _kind(vote.error),
+    )
+
+
+def strictest(actions: Sequence[AnyAction]) -> AnyAction | None:
+    """Return the strictest of several actions; a hint is stricter than a record, and any control action than both."""
+    return max(actions, key=_strength, default=None)
+
+
+def encode(record: Record) -> str:
+    """Return a record as one line of ASCII JSON; content that cannot be written is dropped, the record never is."""
+    try:
+        return json.dumps(msgspec.to_builtins(record, enc_hook=_plain), separators=(",", ":"), allow_nan=False)
+    except (RecursionError, TypeError, ValueError):
+        call = record.call
+        bare = msgspec.structs.replace(call, arguments=msgspec.UNSET) if call is not None else None
+        plain = msgspec.structs.replace(record, call=bare, result=msgspec.UNSET)
+        return json.dumps(msgspec.to_builtins(plain), separators=(",", ":"), allow_nan=False)
+
+
+def _strength(action: Action) -> tuple[int, bool]:
+    return action.rank, action.name == "hint"
+
+
+def _strictest(actions: Sequence[AnyAction]) -> str:
+    """Name the strictest action; a record leaves no trace in what happens, so it counts as `allow`."""
+    main = strictest(actions)
+    return main.name if main is not None and main.name != "record" else ALLOW
+
+
+def _type(hook: str) -> Literal["decision", "run_start", "run_end"]:
+    if hook == "run_start":
+        return "run_start"
+    return "run_end" if hook == "run_end" else "decision"
+
+
+def _reason(report: Report) -> tuple[str, str]:
+    """Return the rule that decided and the machine reason."""
+    subject, decision = report.payload[0], report.decision
+    if isinstance(subject, Outcome):
+        return (subject.stop.rule if subject.stop else ""), subject.status
+    return decision.decided_by, decision.control.code if decision.control else ""
+
+
+def _message(decision: Decision) -> str:
+    texts = [note.text for note in decision.notes]
+    return "\n".join([decision.message, *texts] if decision.message else texts)
+
+
+def _result(payload: tuple[Any, ...]) -> Any:
+    result = payload[1] if len(payload) > 1 else None
+    if not isinstance(result, ToolResult):
+        return msgspec.UNSET
+    return {"status": result.status, "exit_code": result.exit_code, "text": result.text}
+
+
+def _kind(error: str) -> str:
+    """Return the part of a fault that holds no content: the name of the exception, or our own words before a value."""
+    return error.partition(":")[0].partition(" (")[0]
+
+
+def _where(problem: Any) -> str:
+    if isinstance(problem, Problem):
+        return f"{problem.code} {problem.position}"
+    return type(problem).__name__
+
+
+def _finite(number: Any) -> float | None:
+    """Return a number that JSON can say; what a rule claims to have observed is not checked anywhere else."""
+    return number if isinstance(number, int | float) and math.isfinite(number) else None
+
+
+def _plain(value: Any) -> Any:
+    return str(value)

@@ -1,0 +1,138 @@
+"""Tools as plain Python functions: what is offered to the model and how a call is run.
+
+Knows: functions, their signatures, how a return value becomes a result.
+Must not know: guards, threads, timeouts, history.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+
+from policyengine.errors import UsageError
+from policyengine.messages import ToolCall, ToolError, ToolResult, ToolSpec
+
+NO_OUTPUT = "(no output)"
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A function the model may call. `is_async` functions are awaited by the async driver."""
+
+    spec: ToolSpec
+    function: Callable[..., Any]
+    is_async: bool = False
+
+
+class Toolset:
+    """The tools of an agent, by name."""
+
+    __slots__ = ("_tools",)
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.spec.name in self._tools:
+                raise UsageError(f"two tools are named {tool.spec.name!r}")
+            self._tools[tool.spec.name] = tool
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What is offered to the model."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    def get(self, name: str) -> Tool | None:
+        """Return the tool of this name, or `None`."""
+        return self._tools.get(name)
+
+
+def as_tools(source: Any) -> Toolset:
+    """Return a toolset of a function, a list or mapping of functions, or a `Toolset`.
+
+    Name, description and argument types come from the signature and docstring.
+
+    Raises:
+        UsageError: `source` holds something that is no function.
+    """
+    if isinstance(source, Toolset):
+        return source
+    if callable(source):
+        source = [source]
+    if isinstance(source, Mapping):
+        return Toolset(_tool(function, str(name)) for name, function in source.items())
+    if not isinstance(source, Iterable):
+        raise UsageError(f"tools must be functions, not {type(source).__name__}")
+    return Toolset(item if isinstance(item, Tool) else _tool(item, "") for item in source)
+
+
+def load_tools(reference: str) -> Toolset:
+    """Return the tools at `module:object`.
+
+    Raises:
+        UsageError: the reference is malformed or points to nothing.
+    """
+    module_name, _, attribute = reference.partition(":")
+    if not module_name or not attribute:
+        raise UsageError(f"tools are given as module:object, not {reference!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UsageError(f"cannot import {module_name!r}: {error}") from error
+    if not hasattr(module, attribute):
+        raise UsageError(f"module {module_name!r} has no {attribute!r}")
+    return as_tools(getattr(module, attribute))
+
+
+def result_of(call: ToolCall, value: Any, duration_s: float | None = None) -> ToolResult:
+    """Return what a tool returned as a result: text as it is, a `ToolResult` as it is, anything else as JSON."""
+    if isinstance(value, ToolResult):
+        return msgspec.structs.replace(value, call_id=call.id, duration_s=duration_s)
+    if value is None:
+        text = NO_OUTPUT
+    elif isinstance(value, str):
+        text = value if value.strip() else NO_OUTPUT
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    return ToolResult(call.id, text, "ok", duration_s=duration_s)
+
+
+def failure_of(call: ToolCall, fault: str, duration_s: float | None = None) -> ToolResult:
+    """Return the result of a tool that raised; `fault` is the exception's type and text."""
+    return ToolResult(call.id, f"Error: {fault}", "error", ToolError("exception", fault), None, duration_s)
+
+
+def timeout_of(call: ToolCall, text: str, limit_s: float) -> ToolResult:
+    """Return the result of a tool that was given up after `limit_s` seconds."""
+    return ToolResult(call.id, text, "timeout", ToolError("timeout", text), None, limit_s)
+
+
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+
+
+def _tool(function: Any, name: str) -> Tool:
+    if not callable(function):
+        raise UsageError(f"{function!r} is no function, so it cannot be a tool")
+    name = name or function.__name__
+    spec = ToolSpec(name, (inspect.getdoc(function) or "").split("\n")[0], _parameters(function))
+    return Tool(spec, function, inspect.iscoroutinefunction(function))
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        hints = get_type_hints(function)
+    except NameError:
+        hints = {}
+    properties: dict[str, Any] = {}
+    required = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        json_type = _JSON_TYPES.get(hints.get(parameter.name, Any))
+        properties[parameter.name] = {"type": json_type} if json_type else {}
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+    return {"type": "object", "properties": properties, "required": required}

@@ -1,0 +1,60 @@
+"""Worker threads: run something in another thread and give it up after a time.
+
+Knows: threads and queues. Must not know: rules, tools, runs.
+
+Python cannot kill a thread. What overruns is abandoned in a daemon thread; a hang that holds the interpreter lock is
+out of reach (docs/decisions/0004).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Job = Callable[[], Any]
+
+
+class Worker(threading.Thread):
+    """A reusable daemon thread that runs one job at a time and puts `(value, fault)` where it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(name="policyengine-worker", daemon=True)
+        self._jobs: queue.SimpleQueue[tuple[Job, queue.SimpleQueue[tuple[Any, str]]]] = queue.SimpleQueue()
+        self.start()
+
+    def submit(self, job: Job, answers: queue.SimpleQueue[tuple[Any, str]]) -> None:
+        """Run `job`; its value, or the text of its exception, goes to `answers`."""
+        self._jobs.put((job, answers))
+
+    def run(self) -> None:
+        """Serve jobs until the process ends."""
+        while True:
+            job, answers = self._jobs.get()
+            try:
+                answers.put((job(), ""))
+            except BaseException as error:  # noqa: BLE001 - handed to the calling thread as a fault
+                answers.put((None, f"{type(error).__name__}: {error}"[:500]))
+
+
+_idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+
+
+def call_with_limit(job: Job, limit_s: float) -> tuple[bool, Any, str]:
+    """Run `job` in a worker thread for at most `limit_s` seconds.
+
+    Returns `(in_time, value, fault)`; a job that overruns is abandoned together with its thread.
+    """
+    try:
+        worker = _idle.get_nowait()
+    except queue.Empty:
+        worker = Worker()
+    answers: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
+    worker.submit(job, answers)
+    try:
+        value, fault = answers.get(timeout=limit_s)
+    except queue.Empty:
+        return False, None, ""
+    _idle.put(worker)
+    return True, value, fault

@@ -1,0 +1,1 @@
+"""Runs case files (JSON lines, see docs/conformance.md) through thin adapters over the public API."""

@@ -1,0 +1,148 @@
+"""The rules between modules, read from the source: who imports whom, and who may catch everything."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CORE = sorted((ROOT / "policyengine").rglob("*.py"))
+EXTENSIONS = sorted((ROOT / "extensions").rglob("*.py"))
+
+PURE = ("actions", "decision", "identity", "loop", "messages", "runstate")
+IMPURE = {"loguru", "os", "pathlib", "pluggy", "random", "socket", "threading", "time", "yaml"}
+
+BROAD = {
+    "agent.py": "a tool's exception is an event of the run, whatever it is",
+    "cli/__init__.py": "the end of the process: the exit code tells a crash from a finding",
+    "dispatch.py": "a guard's exception is an answer: its rule's on_error decides",
+    "engine.py": "an observer that raises must not undo a reload",
+    "plugins/folder.py": "running a drop-in file is running foreign code; its failure is reported with file and line",
+    "plugins/registry.py": "importing an installed package is running foreign code; its failure is reported with it",
+    "policy/rules.py": "an extension's check_options is foreign code; its failure is a positioned problem",
+    "selftest.py": "the self-test calls every guard once to hear what it raises",
+    "snapshot.py": "an extension's constructor is foreign code; its failure is a positioned problem",
+    "workers.py": "a guard's exception crosses from its worker thread to the deciding thread",
+}
+"""Every file that may catch all exceptions, and why nothing narrower will do."""
+
+
+def imports(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, module and name of every import of a file (`name` is empty for `import module`).
+
+    Relative imports are given with their dots.
+    """
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.lineno, "." * node.level + (node.module or ""), alias.name
+
+
+def absolute(path: Path, module: str) -> str:
+    """Return the absolute name of a module that a file of the core imports."""
+    level = len(module) - len(module.lstrip("."))
+    if not level:
+        return module
+    package = path.relative_to(ROOT).with_suffix("").parts[: -1 if path.name != "__init__.py" else None]
+    package = package[:-1] if path.name == "__init__.py" else package
+    base = package[: len(package) - (level - 1)]
+    return ".".join((*base, *filter(None, module.lstrip(".").split("."))))
+
+
+def catches_everything(node: ast.AST) -> bool:
+    """Whether a node is `except:`, `except Exception`, `except BaseException`, or `suppress` of one of them."""
+    broad = ("Exception", "BaseException")
+    if isinstance(node, ast.ExceptHandler):
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        return any(kind is None or getattr(kind, "id", "") in broad for kind in kinds)
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        return name == "suppress" and any(getattr(kind, "id", "") in broad for kind in node.args)
+    return False
+
+
+def test_the_core_never_imports_an_extension():
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in CORE
+        for line, module, name in imports(path)
+        if f"{absolute(path, module)}.{name}.".startswith("policyengine.extensions.")
+    ]
+    assert found == []
+
+
+def test_extensions_import_only_the_public_package():
+    def allowed(module: str, name: str) -> bool:
+        if module.startswith("."):
+            return True
+        if module == "policyengine":
+            return bool(name)
+        return module.split(".")[0] in sys.stdlib_module_names or module.split(".")[0] == "msgspec"
+
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in EXTENSIONS
+        for line, module, name in imports(path)
+        if not allowed(module, name)
+    ]
+    assert found == []
+
+
+def test_what_extensions_import_from_the_package_is_public():
+    import policyengine
+
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in EXTENSIONS
+        for line, module, name in imports(path)
+        if module == "policyengine" and name not in policyengine.__all__
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_import_nothing_that_touches_the_world(module):
+    path = ROOT / "policyengine" / f"{module}.py"
+    assert {name.split(".")[0] for _, name, _ in imports(path)} & IMPURE == set()
+
+
+def test_only_listed_files_catch_everything():
+    found = {
+        path.relative_to(ROOT / "policyengine").as_posix()
+        for path in CORE
+        if any(map(catches_everything, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+    }
+    assert found == set(BROAD)
+    for path in EXTENSIONS:
+        assert not any(map(catches_everything, ast.walk(ast.parse(path.read_text(encoding="utf-8"))))), path
+
+
+def test_the_reader_of_imports_sees_every_way_to_import(tmp_path):
+    path = ROOT / "policyengine" / "policy" / "imagined.py"
+    assert absolute(path, "..extensions") == "policyengine.extensions"
+    assert absolute(path, ".") == "policyengine.policy"
+    assert absolute(path.with_name("__init__.py"), ".model") == "policyengine.policy.model"
+    source = tmp_path / "source.py"
+    source.write_text("import os.path\nfrom . import x\nif True:\n    from policyengine import extensions as e\n")
+    assert list(imports(source)) == [(1, "os.path", ""), (2, ".", "x"), (4, "policyengine", "extensions")]
+
+
+@pytest.mark.parametrize(
+    ("source", "broad"),
+    [
+        ("try: x\nexcept: y", True),
+        ("try: x\nexcept Exception: y", True),
+        ("try: x\nexcept (ValueError, BaseException): y", True),
+        ("with contextlib.suppress(Exception): x", True),
+        ("try: x\nexcept (ValueError, KeyError): y", False),
+    ],
+)
+def test_the_reader_of_handlers_sees_every_way_to_catch_everything(source, broad):
+    assert any(map(catches_everything, ast.walk(ast.parse(source)))) is broad
