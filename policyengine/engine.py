@@ -224,9 +224,7 @@ class Engine:
         if not isinstance(policy, Policy):
             policy = load_policy(policy, registry=registry, overlays=self.overlays)
         self.disk.learn(policy)
-        if code:
-            digest = hashlib.sha256(f"{policy.digest} {code}".encode()).hexdigest()
-            policy = msgspec.structs.replace(policy, digest=digest)
+        policy = with_code(policy, code)
         if self.pin is not None:
             policy = msgspec.structs.replace(policy, reload=msgspec.structs.replace(policy.reload, pin=self.pin))
         snapshot = build_snapshot(policy, registry, generation)
@@ -236,9 +234,7 @@ class Engine:
     def _announce(self, snapshot: PolicySnapshot, before: PolicySnapshot | None = None) -> None:
         policy = snapshot.policy
         what = f"policy {policy.name} revision {policy.revision!r} in force"
-        if before is None:
-            logger.info("{}, generation {}, digest {}", what, snapshot.generation, snapshot.digest[:12])
-        else:
+        if before is not None:  # the first one is no news to whoever made this engine
             generations = f"generation {before.generation} -> {snapshot.generation}"
             logger.info("{}, {}, digest {}: {}", what, generations, snapshot.digest[:12], compare(before, snapshot))
         _observe(snapshot, "on_policy_loaded", {"snapshot": snapshot})
@@ -268,6 +264,14 @@ class Engine:
                 listener(event, subject)
             except Exception as error:  # noqa: BLE001 - a listener must not undo a reload, nor end the watch
                 logger.error("a listener failed at {}: {}: {}", event, type(error).__name__, error)
+
+
+def with_code(policy: Policy, code: str) -> Policy:
+    """Return the policy with a digest that covers the code of drop-in folders too (`code`: see `code_digest`)."""
+    if not code:
+        return policy
+    digest = hashlib.sha256(f"{policy.digest} {code}".encode()).hexdigest()
+    return msgspec.structs.replace(policy, digest=digest)
 
 
 def _disk(policy: str | Path | Policy, overlays: Sequence[Path], folders: Sequence[Path]) -> Disk:

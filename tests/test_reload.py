@@ -77,7 +77,7 @@ class Desk:
     def settle(self) -> None:
         """Let the watch look often enough for any change to settle, also one of which files there are."""
         for _ in range(6):
-            self.look(SETTLE_S)
+            self.look(SETTLE_S + 0.05)
 
     def edit(self, content: str) -> None:
         self.file.write_text(content)

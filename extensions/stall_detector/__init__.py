@@ -207,8 +207,6 @@ class StallDetector(Extension):
 
     def _cycle(self, state: StallState, plan: Plan, tool: str) -> Iterator[Finding]:
         cycles = state.cycles
-        if not state.ring_key or state.ring_key not in cycles.calls:
-            return
         for period, count in cycles.repetitions(state.ring_key, alike_key(state), self.max_period):
             reached = plan.cycle.reached(count)
             if reached is not None:

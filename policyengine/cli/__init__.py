@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -78,11 +78,10 @@ class Verbs(click.Group):
             raise ReaderGoneError from None
         return code
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run a verb and end the process with its exit code."""
-        extra["standalone_mode"] = False
         run = super().main
-        sys.exit(guarded(lambda: run(args, prog_name, **extra)))
+        sys.exit(guarded(lambda: run(*args, **{**extra, "standalone_mode": False})))
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

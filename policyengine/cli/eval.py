@@ -81,7 +81,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 @click.command("eval")
 @policy_source
 @click.option("--hook", required=True, metavar="HOOK", help="Hook point, in policy spelling.")
-@click.option("--payload", "text", required=True, metavar="JSON|@FILE|-", help="The event: a JSON object, a file, stdin.")
+@click.option("--payload", "text", required=True, metavar="JSON|@FILE|-", help="The event, as a JSON object.")
 @click.option("--agent", default="", metavar="NAME", help="The agent's name, for selectors.")
 @click.option("--iteration", default=1, show_default=True, type=click.IntRange(1), help="Number of the first round.")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1, 10_000), help="How often it happens.")
@@ -259,7 +259,8 @@ def _typed(source: str, name: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{source}: {str(error).replace('$', name)}") from None
+        fault = str(error) if "`$" in str(error) else f"{error} - at `$`"
+        raise UsageError(f"{source}: {fault.replace('`$', f'`{name}')}") from None
 
 
 def _completed(kind: Any, value: dict[str, Any]) -> dict[str, Any]:
@@ -326,8 +327,8 @@ def _show(console: Console, evaluations: Sequence[Evaluation]) -> None:
     console.print()
     shown = table("rule", "at", "mode", "wanted", "effective", "code", "#observed", "#limit")
     for vote in decision.votes:
-        line = rule_line(vote)
-        numbers = ("" if value is None else number(value) for value in (line.observed, line.limit))
-        row = (line.id, line.at, line.mode, line.raw, line.effective, line.code, *numbers)
+        said = rule_line(vote)
+        numbers = ("" if value is None else number(value) for value in (said.observed, said.limit))
+        row = (said.id, said.at, said.mode, said.raw, said.effective, said.code, *numbers)
         shown.add_row(*map(Text, row))
     console.print(shown)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from policyengine.engine import with_code
 from policyengine.plugins.registry import Registry, discover
+from policyengine.policy.disk import code_digest
 from policyengine.policy.load import load_policy
 from policyengine.policy.model import Policy
 from policyengine.selftest import self_test
@@ -32,8 +34,10 @@ def load(policy: str, overlays: Sequence[str] = (), folders: Sequence[str] = ())
         ConfigError: the policy cannot be used.
         ExtensionError: an extension breaks the contract.
     """
+    code = code_digest([Path(folder) for folder in folders])
     registry = discover(folders=[Path(folder) for folder in folders])
     loaded = load_policy(policy, registry=registry, overlays=[Path(overlay) for overlay in overlays])
+    loaded = with_code(loaded, code)
     snapshot = build_snapshot(loaded, registry)
     self_test(snapshot)
     return Loaded(loaded, registry, snapshot)

@@ -58,7 +58,11 @@ def configure_logging() -> None:
             reconfigure(errors="backslashreplace")
     logger.remove()
     # A function and not the stream itself: the stream may be replaced while the process lives.
-    logger.add(lambda text: sys.stderr.write(text), level="WARNING", format="{level.name}: {message}", filter=_is_news)
+    logger.add(_to_stderr, level="WARNING", format="{level.name}: {message}", filter=_is_news)
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
 
 
 def _is_news(record: Any) -> bool:

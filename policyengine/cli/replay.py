@@ -148,7 +148,7 @@ def _show(reports: Sequence[ReplayReport], console: Console, totals: Totals) -> 
 
 def _row(report: ReplayReport) -> Iterator[Text]:
     label = {True: "succeeded", False: "failed", None: ""}[report.label]
-    facts = (short(report.run, 60), str(report.iterations), str(report.calls), report.outcome, label)
+    facts = (short(report.run, 200), str(report.iterations), str(report.calls), report.outcome, label)
     yield from map(Text, facts)
     first, stop = report.first_intervention, report.stop
     yield Text(f"{first.action} by {first.rule}: {first.code} {_place(first)}" if first else "")

@@ -9,7 +9,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -37,30 +37,27 @@ MODELS = ("scripted",)
 EXIT_CODES = {"completed": OK, "stopped": STOPPED, "waiting": WAITING, "failed": COULD_NOT, "cancelled": INTERRUPTED}
 
 
-class Duration(click.ParamType):
-    """A duration with a unit, in seconds once it is read."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read `200ms` as 0.2."""
-        read = value if isinstance(value, float) else seconds(str(value))
-        if read is None:
-            self.fail(f"{value!r} is no duration; write a number with a unit, such as 200ms or 2s", param, ctx)
-        return read
+def read_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Read `200ms` as 0.2 seconds."""
+    if value is None:
+        return None
+    read = seconds(value)
+    if read is None:
+        raise click.BadParameter(f"{value!r} is no duration; write a number with a unit, such as 200ms or 2s")
+    return read
 
 
 @click.command("run")
 @click.argument("task", required=False)
 @policy_source
 @click.option("--model", default="scripted", show_default=True, metavar="NAME", help="Which model works on the task.")
-@click.option("--script", default="recovers", show_default=True, metavar="NAME|FILE", help="What the scripted model says.")
+@click.option("--script", default="recovers", show_default=True, metavar="NAME|FILE", help="What that model says.")
 @click.option("--tools", metavar="MODULE:OBJECT", help="Python functions instead of the scripted tools.")
 @click.option("--protocol", type=click.Choice(["native", "text"]), help="How calls are written; overrides the policy.")
 @click.option("--log", metavar="FILE", help="Append the decision log to FILE (JSON lines, content-free).")
 @click.option("--record", metavar="FILE", help="Write the journal to FILE (every event with content, for `replay`).")
 @click.option("--watch", is_flag=True, help="Take edits of the policy between rounds, while the run goes on.")
-@click.option("--delay", type=Duration(), metavar="TIME", help="Wait before each request, so that you can edit meanwhile.")
+@click.option("--delay", callback=read_duration, metavar="TIME", help="Wait so long before each request (200ms, 2s).")
 @click.option("--async", "asynchronous", is_flag=True, help="Use the asyncio driver.")
 @click.option("--no-color", is_flag=True, help="Print without colours.")
 @json_option
@@ -132,10 +129,8 @@ def opened(path: str, mode: str) -> Iterator[IO[str]]:
     try:
         yield file
     finally:
-        try:
+        with suppress(OSError):
             file.close()
-        except OSError:
-            pass
 
 
 def make_agent(engine: Engine, script: Script, tools: str | None, delay: float | None) -> Agent:

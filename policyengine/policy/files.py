@@ -229,7 +229,9 @@ class Reader:
         header = mapping({key: fields[key] for key in schema if key in fields}, document.root)
         found = validate(schema, header, self.sources)
         other = _HEADERS["Policy" if kind == "Overlay" else "Overlay"]
-        if not any(problem.path == "kind" for problem in found):
+        if any(problem.path == "kind" for problem in found):
+            found = [problem for problem in found if problem.path in ("apiVersion", "kind")]
+        else:
             for key in [key for key in other if key not in schema and key in fields]:
                 message = f"`{key}` has no place in a file of kind {kind}"
                 found.append(self.sources.at_key("M311", message, fields[key], (key,), help="remove it"))

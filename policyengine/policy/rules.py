@@ -50,14 +50,14 @@ class RuleReader:
     def __init__(
         self, registry: Registry | None, sources: Sources, defaults: Node, packages: Node, ids: Iterable[str]
     ) -> None:
-        self._registry = registry
+        self._registry: Registry | None = registry
         self._sources = sources
         self._defaults = defaults
         self._packages = {_normal(name): child for name, child in packages.fields.items()}
         self._ids = list(ids)
         # A registry that can be narrowed does not even import what the policy does not list.
         narrow = getattr(registry, "allowing", None)
-        self._allowed: Registry = narrow(tuple(packages.fields)) if callable(narrow) else registry
+        self._allowed: Registry | None = narrow(tuple(packages.fields)) if callable(narrow) else registry
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self._used_packages: set[str] = set()
@@ -103,7 +103,7 @@ class RuleReader:
         use_node = node.fields.get("use")
         use = id if use_node is None else str(use_node.data)
         place, where = (node, path) if use_node is None else (use_node, (*path, "use"))
-        if self._registry is None:
+        if self._registry is None or self._allowed is None:
             return UNCHECKED, use
         try:
             found = self._allowed.get(use)

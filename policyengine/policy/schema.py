@@ -53,7 +53,7 @@ RULE: Schema = {
 TOOL: Schema = {
     "effect": {"type": "string", "allowed": ["read", "write", "exec", "poll"]},
     "timeout": _DURATION,
-    "result_mask": {"type": ["string", "list"], "minlength": 1, "maxlength": 500, "schema": _REGEX},
+    "result_mask": {**_REGEX, "type": ["string", "list"], "schema": _REGEX},
     "failure": {"type": "dict", "schema": {"text_prefix": _TEXTS}},
 }
 """One entry under `tools:`."""

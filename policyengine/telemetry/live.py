@@ -51,7 +51,7 @@ STYLES = {
 }
 
 _LABEL = 11
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 class LiveView:
@@ -188,7 +188,8 @@ def explain(decision: Decision) -> Iterator[tuple[str, str, str]]:
 
 def measured(observed: float | None, limit: float | None) -> str:
     """Return what was measured against which limit, as the end of a sentence."""
-    facts = [f"{name} {number(value)}" for name, value in (("observed", observed), ("limit", limit)) if value is not None]
+    known = (("observed", observed), ("limit", limit))
+    facts = [f"{name} {number(value)}" for name, value in known if value is not None]
     return f" ({', '.join(facts)})" if facts else ""
 
 

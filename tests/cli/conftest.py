@@ -18,6 +18,9 @@ from policyengine.extension import Proof
 from policyengine.script import call
 
 
+RUNGS = ("hint", "deny", "stop", "ask")
+
+
 class Seen(msgspec.Struct):
     calls: int = 0
 
@@ -26,9 +29,9 @@ class Counting(Extension):
     """Counts calls: hints, refuses and stops at the numbers of its options."""
 
     name = "demo.counting"
-    options = {name: {"type": "integer", "min": 1, "max": 99} for name in ("hint", "deny", "stop", "ask")}
+    options = {name: {"type": "integer", "min": 1, "max": 99} for name in RUNGS}
     state = Seen
-    messages = {f"counting.{name}": {"tool": "t", "observed": 1, "limit": 1} for name in ("hint", "deny", "stop", "ask")}
+    messages = {f"counting.{name}": {"tool": "t", "observed": 1, "limit": 1} for name in RUNGS}
     templates = {"en": {kind: kind + " for {{ tool }}\\n" for kind in messages}}
 
     @hookimpl

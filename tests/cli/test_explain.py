@@ -17,7 +17,7 @@ def test_every_layer_of_a_value_is_shown_with_its_line(run):
     assert first == "extensions.counting.with.deny = 5"
     assert "5  more.yaml:4:" in second
     assert second.endswith("(in force)")
-    assert "3  demo.yaml:9:21" in third
+    assert "3  demo.yaml:9:27" in third
 
 
 def test_json_gives_the_layers_lowest_first(run):

@@ -9,8 +9,11 @@ import pytest
 
 from policyengine.cli import VERBS, guarded
 
+MAIN = "from policyengine.cli import main; main()"
 
-def in_a_process(*args: str, code: str = "from policyengine.cli import main; main()") -> subprocess.CompletedProcess[str]:
+
+def in_a_process(*args: str, code: str = MAIN) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own."""
     command = [sys.executable, "-c", code, *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

@@ -112,7 +112,7 @@ def test_a_policy_error_is_shown_in_full_and_exits_with_1(play):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--model", "scriptd"), 'no model named \'scriptd\'; did you mean "scripted"?'),
+        (("--model", "scriptd"), "no model named 'scriptd'; did you mean \"scripted\"?"),
         (("--script", "loop"), "no script named 'loop'"),
         (("--tools", "demo_tools"), "module:object"),
         (("--tools", "no_such_module:x"), "cannot import 'no_such_module'"),

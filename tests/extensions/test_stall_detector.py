@@ -1130,3 +1130,84 @@ def test_state_can_be_saved_whatever_tools_and_ids_look_like():
         answers.append(action(session.hook("before_tool_call", call, Batch(f"b{number}"))))
         session.report(call, "bad \ud802", answers[-1])
     assert answers == ["allow", "allow", "deny+give_up", "deny"]
+
+
+def test_a_rewritten_call_keeps_its_place_in_a_batch_of_others():
+    session = Session({"repeat": {"stop": 3}}, ends=False)
+    answers = []
+    for number in range(3):
+        for index in range(2):
+            call = ToolCall(f"c{number}-{index}", "read", "", {"n": number, "index": index})
+            session.hook("before_tool_call", call, Batch(f"b{number}", index))
+            changed = msgspec.structs.replace(call, args={"index": index})
+            answers.append(action(session.hook("before_tool_call", changed, Batch(f"b{number}", index))))
+    assert answers == ["allow"] * 5 + ["stop"]
+
+
+def test_calls_without_an_id_are_matched_in_order():
+    session = Session({"repeat": {"deny": 3}}, ends=False)
+    call = ToolCall("", "read", "{}", {})
+    for number, texts in enumerate([("1", "2"), ("3", "3"), ("3", "3")]):
+        for _ in texts:
+            answer = session.hook("before_tool_call", call, Batch(f"b{number}"))
+        for text in texts:
+            session.hook("after_tool_call", call, ToolResult("", text))
+    assert action(answer) == "deny"
+    session.hook("before_tool_call", call, Batch("never answered"))
+    session.hook("before_tool_call", call, Batch("next"))
+    assert session.state.late == {}
+
+
+def test_a_result_nobody_waits_for_changes_nothing():
+    session = Session(ends=False)
+    session.play(A(), B())
+    before = msgspec.json.encode(session.state)
+    session.hook("after_tool_call", ToolCall("unknown", "read", "{}", {}), ToolResult("unknown", "x"))
+    assert msgspec.json.encode(session.state) == before
+
+
+def test_a_late_result_of_a_call_that_was_forgotten_changes_nothing():
+    session = Session({"interleaved": {"deny": 2}}, ends=False)
+    late = ToolCall("late", "read", "{}", {})
+    session.hook("before_tool_call", late, Batch("late"))
+    session.call("edit", {"n": 1}, "ok")
+    session.call(*B())
+    session.hook("after_tool_call", late, ToolResult("late", "x"))
+    assert session.call("read", {}, "x") == "allow"
+
+
+def test_many_tools_are_followed_at_once():
+    session = Session({"stagnation": {"exec": {"deny": 3}}})
+    for turn in range(2):
+        session.play(*[(f"tool {n}", {"turn": turn}, "none") for n in range(100)])
+    assert len(session.state.tools) <= 64
+    assert session.call("tool 99", {"turn": 2}, "none") == "allow"
+    session.play(*[("tool 99", {"turn": turn}, "none") for turn in range(3, 5)])
+    assert session.call("tool 99", {"turn": 9}, "none") == "deny"
+
+
+def test_batches_wider_than_the_memory_are_judged():
+    session = Session({"repeat": {"deny": 2}})
+    width = MAX_RECORDS + MAX_TEXTS
+    for turn in range(3):
+        assert set(session.round(*[other(f"{turn}-{n}") for n in range(width)])) == {"allow"}
+    assert len(session.state.texts) == MAX_TEXTS
+    assert sum(record.text is not None for record in session.state.records.values()) <= MAX_TEXTS
+    calls = [ToolCall(f"w{n}", "read", "", {"n": n}) for n in range(width)]
+    for index, call in enumerate(calls):
+        session.hook("before_tool_call", call, Batch("wide", index))
+    session.hook("before_tool_call", calls[-1], Batch("wide", width - 1))
+    assert len(session.state.open) == width
+
+
+def test_a_late_result_corrects_only_its_own_call():
+    session = Session({"repeat": {"stop": 3}}, ends=False)
+    answers = []
+    for number in range(3):
+        late = ToolCall(f"late{number}", "read", "{}", {})
+        session.hook("before_tool_call", late, Batch(late.id))
+        answers.append(session.call(*B()))
+        answers.append(session.call(*B()))
+        session.hook("after_tool_call", late, ToolResult(late.id, f"{number} %"))
+        answers.append(session.call(*B()))
+    assert answers == ["allow", "allow", "stop"] * 3

@@ -61,7 +61,10 @@ def test_a_sound_schema_passes(schema: dict[str, Any]) -> None:
         ({"n": {"type": "number", "min": 0, "max": 1, "default": float("nan")}}, "default is not valid"),
         ({"d": {"type": "dict", "schema": {"n": NUMBER}, "default": {"m": 1}}}, "default is not valid"),
         ({"d": {"type": "dict", "schema": {"n": {**NUMBER, "default": 0}}}}, "d.n: the default is not valid"),
-        ({"d": {"type": "dict", "valuesrules": {"type": "dict", "schema": {"n": {**NUMBER, "default": 0}}}}}, "not valid"),
+        (
+            {"d": {"type": "dict", "valuesrules": {"type": "dict", "schema": {"n": {**NUMBER, "default": 0}}}}},
+            "not valid",
+        ),
         ({"d": {"type": "dict"}}, "needs `schema`"),
         ({"d": {"type": "dict", "keysrules": {"type": "string"}}}, "would accept any value"),
         ({"d": {"type": "dict", "schema": {"n": NUMBER}, "valuesrules": NUMBER}}, "either"),

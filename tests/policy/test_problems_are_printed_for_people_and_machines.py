@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import policyengine.policy as package
+from policyengine import policy
 from policyengine.policy.codes import CODES, explain_code
 from policyengine.policy.problems import Position, Problem, in_order, render
 from policyengine.policy.wording import closest, dotted, shown, suggestion
@@ -70,12 +70,10 @@ def test_problems_are_sorted_by_file_and_line() -> None:
 
 
 def test_every_code_in_use_is_explained_and_every_explained_code_is_in_use() -> None:
-    folder = Path(package.__file__).parent
-    texts = [path.read_text(encoding="utf-8") for path in folder.glob("*.py") if path.name != "codes.py"]
-    used = {code for text in texts for code in re.findall(r'"([A-Z][0-9]{3})"', text)}
-    families = {code for code in CODES if code[0] in "YSMXRE"}
-    assert used >= families
-    assert {code for code in used if code not in CODES} == set()
+    package = Path(policy.__file__).parents[1]
+    texts = [path.read_text(encoding="utf-8") for path in package.rglob("*.py") if path.name != "codes.py"]
+    used = {code for text in texts for code in re.findall(r'"([YSMXRE][0-9]{3})"', text)}
+    assert used == {code for code in CODES if code[0] in "YSMXRE"}
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
@@ -83,7 +81,6 @@ def test_an_explanation_is_one_sentence(code: str) -> None:
     text = explain_code(code.lower())
     assert text is not None
     assert text.endswith(".")
-    assert re.fullmatch(r"[YSMXRE]\d{3}", code)
 
 
 def test_an_unknown_code_has_no_explanation() -> None:
@@ -91,14 +88,23 @@ def test_an_unknown_code_has_no_explanation() -> None:
 
 
 def test_key_paths_quote_what_would_be_ambiguous() -> None:
-    assert dotted(("extensions", "acme.spend", "with", "tools", "pay_*", 2)) == 'extensions."acme.spend".with.tools.pay_*[2]'
+    assert (
+        dotted(("extensions", "acme.spend", "with", "tools", "pay_*", 2))
+        == 'extensions."acme.spend".with.tools.pay_*[2]'
+    )
     assert dotted(("a b", "c\nd", "\ud800")) == '"a b"."c\\nd"."\\ud800"'
 
 
 def test_values_are_shown_on_one_short_line() -> None:
     assert shown("a\nb") == '"a\\nb"'
     assert len(shown("x" * 10_000)) <= 60
-    assert (shown({}), shown({"a": 1}), shown([1]), shown(None), shown(True)) == ("{}", "a mapping", "a list", "null", "true")
+    assert (shown({}), shown({"a": 1}), shown([1]), shown(None), shown(True)) == (
+        "{}",
+        "a mapping",
+        "a list",
+        "null",
+        "true",
+    )
 
 
 def test_suggestions_name_the_closest_word_and_the_choice() -> None:

