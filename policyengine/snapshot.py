@@ -19,6 +19,7 @@ from policyengine.errors import ConfigError, ExtensionError
 from policyengine.extension import Extension
 from policyengine.hooks import HOOKS, PROJECT, HookPoint, HookSpecs
 from policyengine.messages import ToolFacts
+from policyengine.plugins.registry import Registry
 from policyengine.policy.model import Policy, Rule, When
 from policyengine.policy.problems import Position, Problem
 from policyengine.templates import CORE_MESSAGES, Templates
@@ -125,6 +126,7 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
         ConfigError: an extension cannot be constructed or a message cannot be rendered with its sample data.
         ExtensionError: an implementation breaks the hook contract.
     """
+    source = source.allowing(policy.packages) if isinstance(source, Registry) else source
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(HookSpecs)
     problems: list[Problem] = []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from policyengine import (
     RequestError,
     ScriptedCall,
     ToolCall,
+    ToolFacts,
     Turn,
     UsageError,
     batch,
@@ -396,3 +398,53 @@ def test_an_empty_policy_changes_nothing():
     turns = [call("a", {"x": 1}, "same")] * 12 + [say("done")]
     played = play(Engine(policy(), registry=ListedRegistry()), turns)
     assert (played.outcome.status, played.outcome.executed, played.outcome.interventions) == ("completed", 12, 0)
+
+
+@pytest.mark.parametrize("driver", ["run", "arun"])
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_tool_that_overruns_its_time_is_given_up_and_the_others_of_the_batch_are_not(driver, blocking):
+    release = threading.Event()
+
+    def blocked() -> str:
+        """Wait, blocking."""
+        release.wait(20)
+        return "late"
+
+    async def suspended() -> str:
+        """Wait, suspended."""
+        await asyncio.get_running_loop().run_in_executor(None, release.wait, 20)
+        return "late"
+
+    def quick() -> str:
+        """Answer."""
+        return "fine"
+
+    made = Engine(policy(tools=(("slow", ToolFacts(timeout_s=0.05)),)), registry=ListedRegistry())
+    turns = (batch(ScriptedCall("slow"), ScriptedCall("quick")), say("done"))
+    agent = Agent(made, ScriptedModel(Script("t", turns)), {"slow": blocked if blocking else suspended, "quick": quick})
+
+    async def both():
+        try:
+            return await agent.arun("task")
+        finally:
+            release.set()
+
+    try:
+        outcome = asyncio.run(both()) if driver == "arun" else agent.run("task")
+    finally:
+        release.set()
+    first, second = (message for message in outcome.messages if message.role == "tool")
+    assert "0.05" in first.text
+    assert second.text == "fine"
+    assert outcome.status == "completed"
+
+
+def test_text_with_lone_surrogates_can_be_saved_and_resumed():
+    made = Engine(policy(), registry=ListedRegistry())
+    model = ScriptedModel(Script("t", (call("a", {}, "bad \ud800 text"), say("done"))))
+    agent = Agent(made, model, model.tools())
+    loop = agent.start()
+    advance(loop, Begin("task \udfff"))
+    resumed = agent.resume(agent.save(loop))
+    assert resumed.state.messages == loop.state.messages
+    assert agent.drive(resumed).status == "completed"

@@ -13,8 +13,6 @@ import math
 import re
 from typing import Any
 
-import json5
-
 from policyengine.errors import ConfigError
 from policyengine.policy.nodes import Document, Node, Source
 from policyengine.policy.problems import Position, Problem, in_order
@@ -74,6 +72,8 @@ def _parse(source: Source) -> Any:
         position = Position(source.file, strict.lineno, strict.colno)
         message = f"not plain JSON ({strict.msg}), and JSON5 is read only up to {MAX_JSON5_CHARS:,} characters"
         raise ConfigError([source.problem("Y119", message, position, help="write plain JSON, or YAML")])
+    import json5  # here, because importing it takes longer than loading a policy
+
     try:
         return json5.loads(source.text, **hooks)
     except RecursionError:

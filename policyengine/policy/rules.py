@@ -21,6 +21,7 @@ from policyengine.policy.nodes import BUILT_IN, Node, Sources, built_in, mapping
 from policyengine.policy.order import arrange
 from policyengine.policy.problems import Problem
 from policyengine.policy.validate import validate
+from policyengine.policy.validator import prepare
 from policyengine.policy.versions import clauses, fit
 from policyengine.policy.wording import KeyPath, listed, suggestion
 
@@ -55,6 +56,7 @@ class RuleReader:
         self._defaults = defaults
         self._packages = {_normal(name): child for name, child in packages.fields.items()}
         self._ids = list(ids)
+        self._prepared: dict[str, Any] = {}
         # A registry that can be narrowed does not even import what the policy does not list.
         narrow = getattr(registry, "allowing", None)
         self._allowed: Registry | None = narrow(tuple(packages.fields)) if callable(narrow) else registry
@@ -165,7 +167,10 @@ class RuleReader:
         shown_at = node if "with" in rule.fields else Node({}, rule.at, 1, rule.key_at, rule.key_length, {})
         below = (*path, "with")
         try:
-            problems = validate(schema, shown_at, self._sources, below, owner=use, defined=rule.layers[0].position)
+            if use not in self._prepared:
+                self._prepared[use] = prepare(schema)
+            facts: dict[str, Any] = {"owner": use, "defined": rule.layers[0].position, "prepared": self._prepared[use]}
+            problems = validate(schema, shown_at, self._sources, below, **facts)
         except cerberus.SchemaError as error:
             message = f"the options of {use} ({found.origin}) are not a valid schema: {error}"
             self._report("X407", message, rule, path)

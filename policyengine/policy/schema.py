@@ -108,6 +108,7 @@ SETTINGS: Schema = {
     "tools": {
         "type": "dict",
         "default": {},
+        "maxlength": 1000,
         "keysrules": {"type": "string", "minlength": 1, "maxlength": 200},
         "valuesrules": {"type": "dict", "schema": TOOL},
     },

@@ -28,13 +28,15 @@ def validate(
     *,
     owner: str = "",
     defined: Position | None = None,
+    prepared: Any = None,
 ) -> list[Problem]:
     """Return every problem of the mapping `node`, which stands at `path`.
 
     `owner` is the extension whose options these are, and `defined` where its rule was first written, for messages.
+    `prepared` is the schema as `validator.prepare` returns it, where it is used more than once.
     """
     reporter = _Reporter(schema, node, sources, path, owner, defined)
-    return [reporter.problem(error) for error in check(schema, node.data)]
+    return [reporter.problem(error) for error in check(prepared or schema, node.data)]
 
 
 class _Reporter:

@@ -87,7 +87,15 @@ def regex_trouble(pattern: str) -> str | None:
     return None
 
 
-def check(schema: Schema, data: Mapping[str, Any]) -> list[Any]:
+def prepare(schema: Schema) -> Any:
+    """Return a schema in the form that Cerberus checks only once, for several validations.
+
+    Raises cerberus.SchemaError if the schema is wrong.
+    """
+    return StrictValidator(dict(schema)).schema
+
+
+def check(schema: Any, data: Mapping[str, Any]) -> list[Any]:
     """Return Cerberus' errors for `data`, groups resolved into their members.
 
     Raises cerberus.SchemaError if the schema itself is wrong.

@@ -314,7 +314,8 @@ class _Builder:
         match = _GLUED_COMMENT.match(text, index)
         if match is None:
             return
-        at = self._source.at(match.start(1))
+        end = event.end_mark
+        at = Position(self._source.file, end.line + 1, end.column + 1 + match.start(1) - end.index)
         message = "everything from ` #` on is a comment, not part of the value"
         advice = "quote the value if the text belongs to it, or put a blank after #"
         length = len(match.group(1))

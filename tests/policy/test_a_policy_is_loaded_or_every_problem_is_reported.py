@@ -530,6 +530,13 @@ def test_a_thousand_and_one_rules_are_too_many(faults: Faults) -> None:
     assert [problem.code for problem in faults(body)] == ["S214"]
 
 
+def test_a_large_file_of_nothing_but_mistakes_is_refused_in_time(faults: Faults) -> None:
+    body = "tools:\n" + "".join(f"  t{n}: {{effect: reed}}\n" for n in range(1500))
+    start = time.process_time()
+    assert len(faults(body)) == 1501
+    assert time.process_time() - start < 5.0
+
+
 def test_thirty_rules_load_in_a_fraction_of_a_second(load: Load) -> None:
     rule = "{use: call_limit, with: {limit: 5, ladder: {hint: 2, stop: 9}}, when: {tool: [a, b]}, mode: shadow}"
     body = "extensions:\n" + "".join(f"  rule{n}: {rule}\n" for n in range(30))
