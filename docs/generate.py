@@ -84,13 +84,17 @@ In a policy (`at:`) a hook point is spelled with a dot where its name has a phas
 {table}
 
 A hook returns one action, a list of actions, or `None` for "no opinion".
-Actions come from the methods of `run` (`run.deny(...)`, `run.hint(...)`); [write-an-extension.md](write-an-extension.md) shows them.
+Actions come from the methods of `run` (`run.deny(...)`, `run.hint(...)`).
+[write-an-extension.md](write-an-extension.md) shows how.
 `record` writes to the decision log only and is accepted wherever something is decided.
 Of all answers the strictest is carried out; see [concepts.md](concepts.md#which-answer-wins).
 
-**If a rule raises**, returns something else than an action, returns an action that the hook point does not accept, or runs over its `timeout`, its `on_error` is applied, capped by its mode:
+**If a rule fails**, its `on_error` is applied, capped by its mode.
+A rule fails when it raises, returns something else than an action or an action that the hook point does not accept,
+or runs over its `timeout`.
 
-* `deny` (the default): where the hook point accepts a refusal the call is refused; elsewhere the fault is recorded, and the third fault of the rule in a row stops the run.
+* `deny` (the default): where the hook point accepts a refusal, the call is refused.
+  Elsewhere the fault is recorded, and the third fault of the rule in a row stops the run.
 * `stop`: the run is stopped at once.
 * `allow`: the fault is recorded.
 
@@ -117,7 +121,8 @@ def _hook(point: HookPoint) -> str:
 
 
 def _heading(point: HookPoint) -> str:
-    return f"{point.name}: `{point.method}({', '.join(arguments_of(point))})`"
+    signature = f"`{point.method}({', '.join(arguments_of(point))})`"
+    return signature if point.name == point.method else f"{point.name}: {signature}"
 
 
 def arguments_of(point: HookPoint) -> list[str]:
@@ -148,7 +153,12 @@ def _actions(point: HookPoint) -> str:
 
 
 def _payloads() -> str:
-    lines = ["## What hooks are handed", "", "All values are frozen; fields with a default may be left out in tests.", ""]
+    lines = [
+        "## What hooks are handed",
+        "",
+        "All values are frozen; fields with a default may be left out in tests.",
+        "",
+    ]
     for kind in PAYLOADS:
         fields = ", ".join(_field(field) for field in msgspec.structs.fields(kind))
         about = " ".join((inspect.getdoc(kind) or "").split())
@@ -229,13 +239,13 @@ def _type(rule: Mapping[str, Any]) -> str:
     if "allowed" in rule:
         return " or ".join(f"`{value}`" for value in rule["allowed"])
     kinds = rule["type"] if isinstance(rule["type"], list) else [rule["type"]]
-    names = {"string": "text", "integer": "whole number", "dict": "mapping", "list": "list"}
+    names = {"string": "text", "integer": "whole number", "dict": "mapping", "list": "list of texts"}
     text = " or ".join(names.get(kind, kind) for kind in kinds)
     if "min" in rule:
         text += f", {rule['min']} to {rule['max']}"
     inner = rule.get("schema") or {}
     if "list" in kinds and "allowed" in inner:
-        text += " of " + ", ".join(f"`{value}`" for value in inner["allowed"])
+        text = "list of " + ", ".join(f"`{value}`" for value in inner["allowed"])
     return text
 
 
@@ -302,10 +312,11 @@ def with_sections(text: str, sections: Mapping[str, Callable[[], str]]) -> str:
         ValueError: the page lacks the marks of a section.
     """
     for name, make in sections.items():
-        pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        pattern = re.compile(rf"<!-- generated: {name} -->\n.*?\n<!-- end -->", re.DOTALL)
         if not pattern.search(text):
             raise ValueError(f"no section {name!r}")
-        text = pattern.sub(lambda match, body=make(): f"{match.group(1)}{body}{match.group(2)}", text)
+        start, end = f"<!-- generated: {name} -->\n", "\n<!-- end -->"
+        text = pattern.sub((start + make() + end).replace("\\", r"\\"), text)
     return text
 
 

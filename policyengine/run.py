@@ -309,7 +309,7 @@ class Run:
             spent = sum(vote.us for vote in votes)
             report = Report(self, hook, payload, decision, self.state.seq, spent)
             for sink in self.sinks:
-                sink(report)
+                _tell(sink, report)
         return decision
 
     def _carry_out(self, decision: Decision, target: Any) -> Decision:
@@ -426,6 +426,14 @@ def _merge(first: Decision, second: Decision) -> Decision:
     rank = first.control.rank if first.control else 0
     stricter = second if second.control is not None and second.control.rank > rank else first
     return msgspec.structs.replace(stricter, notes=first.notes + second.notes, votes=first.votes + second.votes)
+
+
+def _tell(sink: Sink, report: Report) -> None:
+    """Tell a sink; one that raises loses its report, visibly, and changes nothing for the run."""
+    try:
+        sink(report)
+    except Exception as error:  # noqa: BLE001 - what watches a run must not be able to end it
+        logger.error("a sink failed at {}: {}: {}", report.hook, type(error).__name__, error)
 
 
 def _rewrite(votes: Sequence[Vote]) -> Rewrite | None:

@@ -52,6 +52,16 @@ class ExtensionSource(Protocol):
         raise NotImplementedError
 
 
+class Manager(pluggy.PluginManager):
+    """pluggy 1.6 evaluates the properties of a plugin when it is registered, 1.7 does not; here neither does."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        """Return the marker's options of a method; a property has none."""
+        if isinstance(getattr(type(plugin), name, None), property):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
 class Entry(msgspec.Struct, frozen=True):
     """One rule's implementation of one hook, ready to be called as `call(view, payload)`.
 
@@ -127,7 +137,7 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
         ExtensionError: an implementation breaks the hook contract.
     """
     source = source.allowing(policy.packages) if isinstance(source, Registry) else source
-    manager = pluggy.PluginManager(PROJECT)
+    manager = Manager(PROJECT)
     manager.add_hookspecs(HookSpecs)
     problems: list[Problem] = []
     extensions: dict[str, Extension] = {}

@@ -18,6 +18,7 @@ IMPURE = {"loguru", "os", "pathlib", "pluggy", "random", "socket", "threading", 
 
 BROAD = {
     "agent.py": "a tool's exception is an event of the run, whatever it is",
+    "run.py": "what watches a run must not be able to end it",
     "cli/__init__.py": "the end of the process: the exit code tells a crash from a finding",
     "dispatch.py": "a guard's exception is an answer: its rule's on_error decides",
     "engine.py": "an observer that raises must not undo a reload",

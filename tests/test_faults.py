@@ -212,3 +212,15 @@ def test_a_fault_after_a_call_keeps_the_result():
     result, decision = run.after_tool_call(CALL, ToolResult("1", "fine"))
     assert result.text == "fine"
     assert decision.action == "allow"
+
+
+def test_a_sink_that_raises_changes_nothing_for_the_run_and_the_next_one_is_told():
+    told = []
+
+    def failing(report):
+        raise OSError("disk full")
+
+    run = start(rule("test.counting"))
+    run.sinks = (failing, told.append)
+    assert run.before_tool_call(CALL).action == "allow"
+    assert [report.hook for report in told] == ["before_tool_call"]

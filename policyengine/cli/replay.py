@@ -26,7 +26,7 @@ from policyengine.policy.wording import suggestion
 from policyengine.recordings.model import Recording, Skipped, Unreadable
 from policyengine.recordings.readers import READERS, Reader, read_recordings
 from policyengine.replay import ReplayReport, replay
-from policyengine.telemetry.live import measured, short
+from policyengine.telemetry.live import clean, measured
 
 
 class Totals(msgspec.Struct):
@@ -140,15 +140,19 @@ def _watched(
 def _show(reports: Sequence[ReplayReport], console: Console, totals: Totals) -> None:
     if reports:
         shown = table("run", "#rounds", "#calls", "ended", "label", "first intervention", "would stop")
+        width = 44 if console.is_terminal else 400
         for report in reports:
-            shown.add_row(*_row(report))
+            shown.add_row(*_row(report, width))
         console.print(shown)
     console.print(Text(summary(totals), "bold"), soft_wrap=True)
 
 
-def _row(report: ReplayReport) -> Iterator[Text]:
+def _row(report: ReplayReport, width: int) -> Iterator[Text]:
     label = {True: "succeeded", False: "failed", None: ""}[report.label]
-    facts = (short(report.run, 200), str(report.iterations), str(report.calls), report.outcome, label)
+    run = clean(report.run)
+    if len(run) > width:  # the ends of ids tell them apart
+        run = f"{run[: width // 3]}...{run[3 - width + width // 3 :]}"
+    facts = (run, str(report.iterations), str(report.calls), report.outcome, label)
     yield from map(Text, facts)
     first, stop = report.first_intervention, report.stop
     yield Text(f"{first.action} by {first.rule}: {first.code} {_place(first)}" if first else "")

@@ -22,6 +22,8 @@ from policyengine.actions import Action, Hint, Record, Rewrite
 from policyengine.decision import Decision, Vote
 from policyengine.messages import ModelResponse, ToolCall, ToolResult
 from policyengine.outcome import Outcome
+from policyengine.policy.changes import compare
+from policyengine.policy.wording import shown
 from policyengine.run import Report
 from policyengine.snapshot import PolicySnapshot
 
@@ -63,7 +65,7 @@ class LiveView:
         self._round = (0, 0)
         self._response = ModelResponse()
         self._calls = 0
-        self._generation = 0
+        self._snapshot: PolicySnapshot | None = None
 
     def __call__(self, report: Report) -> None:
         """Print one event of a run and what the guards made of it."""
@@ -78,7 +80,8 @@ class LiveView:
             if event == "policy_loaded":
                 self._loaded(subject)
             elif event == "policy_rejected":
-                kept = f"not put in force, generation {self._generation} stays"
+                generation = self._snapshot.generation if self._snapshot else 0
+                kept = f"not put in force, generation {generation} stays"
                 self._line("rejected", kept, "\n".join(_full(problem) for problem in subject))
 
     def finish(self, outcome: Outcome) -> None:
@@ -147,13 +150,16 @@ class LiveView:
         revision = f" revision {clean(policy.revision)}" if policy.revision else ""
         rules = _count(len(policy.rules), "rule")
         facts = f"{policy.name}{revision}, {rules}, generation {snapshot.generation}, digest {policy.digest[:12]}"
-        self._line("reload" if self._generation else "policy", facts)
-        self._generation = snapshot.generation
+        before, self._snapshot = self._snapshot, snapshot
+        if before is None:
+            self._line("policy", facts)
+        else:
+            self._line("reload", facts, "\n".join([str(compare(before, snapshot)), *_new_values(before, snapshot)]))
 
     def _line(self, label: str, text: str, more: str = "") -> None:
-        line = Text("  " + label.ljust(_LABEL), STYLES.get(label, "dim"))
+        line = Text().append("  " + label.ljust(_LABEL), STYLES.get(label, "dim"))
         first, *rest = [*([text] if text else []), *clean(more).splitlines()] or [""]
-        line.append(first, "default")
+        line.append(first)
         for item in rest:
             line.append("\n" + " " * (_LABEL + 2) + item, "dim")
         self._console.print(line, soft_wrap=True, highlight=False)
@@ -237,6 +243,15 @@ def _wished(vote: Vote) -> Iterator[tuple[str, str, str]]:
     if wanted:
         action = max(wanted, key=lambda item: item.rank)
         yield vote.mode, f"{_who(vote)} would {action.name.replace('_', ' ')}: {_why(action)}", ""
+
+
+def _new_values(before: PolicySnapshot, after: PolicySnapshot) -> Iterator[str]:
+    """Yield every setting that is another one now, with both values."""
+    old, new = before.policy.provenance, after.policy.provenance
+    for path in dict.fromkeys((*old, *new)):
+        values = [shown(layers[path][-1].value) if path in layers else "not set" for layers in (old, new)]
+        if values[0] != values[1]:
+            yield f"{path}: {values[0]} -> {values[1]}"
 
 
 def _who(vote: Vote) -> str:

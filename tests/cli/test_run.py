@@ -166,3 +166,4 @@ def test_a_policy_edited_while_the_run_goes_on_is_taken_between_rounds(play):
     result = play("--watch", "--log", "log.jsonl", "--tools", "demo_tools:look", rules="{stop: 50}")
     assert result.exit_code == 6
     assert "reload demo revision 7, 1 rule, generation 2" in shown(result)
+    assert "extensions.counting.with.stop: 50 -> 2" in shown(result)

@@ -89,7 +89,7 @@ def spots(value: Any) -> list[tuple[Any, Any]]:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> dict[str, Any]:
-    document = json.loads(json.dumps(FULL))
+    document: dict[str, Any] = json.loads(json.dumps(FULL))
     for _ in range(draw(st.integers(0, 3))):
         container, key = draw(st.sampled_from(spots(document)))
         if isinstance(container, dict) and draw(st.booleans()):
