@@ -13,12 +13,13 @@ from benchmarks.naive import History, Rule, history
 from policyengine.engine import Engine
 from policyengine.recordings.model import Recording
 from policyengine.replay import ReplayReport, replay
+from policyengine.run import Report
 
 BEFORE_TOOLS = frozenset({"before_model_call", "after_model_response", "after_parse", "before_tool_call"})
 """Hooks at which a stop keeps the turn's own calls from running."""
 
 
-class Run(NamedTuple):
+class Recorded(NamedTuple):
     """A recorded run beside its plain history."""
 
     recording: Recording
@@ -30,7 +31,8 @@ class Outcome(NamedTuple):
 
     `stopped` says whether it would have been ended, `reason` why (code and action), `turns_after` how many recorded
     turns come after that, and `new_after` whether they hold a call that the run had not made before. `refused` are the
-    calls that would have been refused before that, `refused_ok` those of them that had succeeded.
+    calls that would have been refused before that, `refused_ok` those of them that had succeeded, `refused_new` those
+    of the latter whose answer the same call had not had before.
     """
 
     label: bool | None
@@ -41,6 +43,7 @@ class Outcome(NamedTuple):
     new_after: bool = False
     refused: int = 0
     refused_ok: int = 0
+    refused_new: int = 0
 
 
 class Totals(NamedTuple):
@@ -55,6 +58,7 @@ class Totals(NamedTuple):
     successful_new: int
     refused: int
     refused_ok: int
+    refused_new: int
     after: tuple[tuple[int, int], ...]
     reasons: dict[str, tuple[int, int]]
     """For every reason: failing and successful runs stopped for it."""
@@ -65,18 +69,28 @@ class Totals(NamedTuple):
         return self.labelled - self.successes
 
 
-def with_history(recordings: Iterable[Recording]) -> list[Run]:
+def with_history(recordings: Iterable[Recording]) -> list[Recorded]:
     """Return runs as both the engine and the naive rules see them."""
-    return [Run(recording, history(recording)) for recording in recordings]
+    return [Recorded(recording, history(recording)) for recording in recordings]
 
 
-def policy_outcomes(runs: Sequence[Run], policy: str) -> list[Outcome]:
+def policy_outcomes(runs: Sequence[Recorded], policy: str) -> list[Outcome]:
     """Replay every run under a policy, which is the name of a shipped one or a path."""
-    engine = Engine(policy, enforce_time=False)
-    return [_replayed(run, replay(run.recording, engine)) for run in runs]
+    denied: list[str] = []
+
+    def note(report: Report) -> None:
+        if report.hook == "before_tool_call" and report.decision.action == "deny":
+            denied.append(report.payload[0].id)
+
+    engine = Engine(policy, enforce_time=False, sinks=[note])
+    outcomes = []
+    for run in runs:
+        denied.clear()
+        outcomes.append(_replayed(run, replay(run.recording, engine), denied))
+    return outcomes
 
 
-def rule_outcomes(runs: Sequence[Run], rule: Rule) -> list[Outcome]:
+def rule_outcomes(runs: Sequence[Recorded], rule: Rule) -> list[Outcome]:
     """Ask a naive rule about every run. It only stops: it refuses nothing."""
     outcomes = []
     for run in runs:
@@ -104,13 +118,16 @@ def add_up(outcomes: Sequence[Outcome]) -> Totals:
         successful_new=sum(outcome.new_after for outcome in successful),
         refused=sum(outcome.refused for outcome in outcomes),
         refused_ok=sum(outcome.refused_ok for outcome in outcomes),
+        refused_new=sum(outcome.refused_new for outcome in outcomes),
         after=tuple((outcome.turns_after, outcome.turns) for outcome in outcomes),
         reasons={reason: (bad[reason], good[reason]) for reason in sorted(bad | good)},
     )
 
 
-def _replayed(run: Run, report: ReplayReport) -> Outcome:
+def _replayed(run: Recorded, report: ReplayReport, denied: Sequence[str]) -> Outcome:
+    # A replay goes on after the stop, and so do its decisions; the report only lists interventions before it.
     refused = sum(intervention.action == "deny" for intervention in report.interventions)
+    new = _new_answers(run.history, frozenset(denied[:refused]))
     stop = report.stop
     if stop is None:
         outcome = Outcome(run.recording.label, run.history.turns, False)
@@ -120,10 +137,21 @@ def _replayed(run: Run, report: ReplayReport) -> Outcome:
         # A stop before the request saves that turn as well; later in the turn it has been paid for.
         paid = stop.iteration - (last.hook == "before_model_call")
         outcome = _stopped(run, paid, first_lost, f"{stop.code} ({last.action})")
-    return outcome._replace(refused=refused, refused_ok=report.denied_succeeded)
+    return outcome._replace(refused=refused, refused_ok=report.denied_succeeded, refused_new=new)
 
 
-def _stopped(run: Run, paid: int, first_lost: int, reason: str) -> Outcome:
+def _new_answers(history: History, refused: frozenset[str]) -> int:
+    """Return how many refused calls had succeeded with a result that the same call had not had before."""
+    had: set[tuple[str, str | None]] = set()
+    count = 0
+    for made in history.calls:
+        answer = (made.call, made.result)
+        count += made.id in refused and made.result is not None and not made.failed and answer not in had
+        had.add(answer)
+    return count
+
+
+def _stopped(run: Recorded, paid: int, first_lost: int, reason: str) -> Outcome:
     """Return the outcome of a run that ends after `paid` turns, with every call from turn `first_lost` on lost."""
     turns, calls = run.history.turns, run.history.calls
     known = {made.call for made in calls if made.turn < first_lost}

@@ -44,18 +44,6 @@ def exact(events: int, trials: int) -> Bounds:
     return Bounds(low, high)
 
 
-def wilson(events: int, trials: int) -> Bounds:
-    """Return the Wilson score 95 % interval of a proportion, which is narrower than the exact one."""
-    _check(events, trials)
-    if trials == 0:
-        return Bounds(0.0, 1.0)
-    share = events / trials
-    scale = 1 + Z**2 / trials
-    middle = (share + Z**2 / (2 * trials)) / scale
-    half = Z * sqrt(share * (1 - share) / trials + Z**2 / (4 * trials**2)) / scale
-    return Bounds(max(0.0, middle - half), min(1.0, middle + half))
-
-
 def binomial_cdf(events: int, trials: int, chance: float) -> float:
     """Return how likely at most `events` of `trials` are."""
     if chance <= 0:

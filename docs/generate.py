@@ -73,6 +73,9 @@ def hooks_page() -> str:
 
 HOOKS_HEAD = """\
 <!-- Written by docs/generate.py from policyengine/hooks.py; edit that and run the script. -->
+<!-- setup
+from policyengine import hookimpl
+-->
 # Hook points
 
 A hook point is a moment of a run at which rules are asked.
@@ -113,7 +116,8 @@ def _hook(point: HookPoint) -> str:
     spec = getattr(HookSpecs, point.method)
     summary, parts = spec_parts(spec)
     arguments = ", ".join(arguments_of(point))
-    example = f"@hookimpl\ndef {point.method}(self, {arguments}):\n" + _indented(parts["Example"])
+    body = re.sub(r"^(if .+?): (return .+)$", r"\1:\n    \2", parts["Example"], flags=re.MULTILINE)
+    example = f"@hookimpl\ndef {point.method}(self, {arguments}):\n" + _indented(body)
     lines = [f"## {_heading(point)}", "", summary, ""]
     lines += [f"**{name}.** {_capital(parts[name])}\n" for name in PARTS[:-1]]
     lines += [f"**Accepted actions.** {_actions(point)}.\n", f"**Example.**\n\n```python\n{example}\n```\n"]
@@ -312,7 +316,7 @@ def with_sections(text: str, sections: Mapping[str, Callable[[], str]]) -> str:
         ValueError: the page lacks the marks of a section.
     """
     for name, make in sections.items():
-        pattern = re.compile(rf"<!-- generated: {name} -->\n.*?\n<!-- end -->", re.DOTALL)
+        pattern = re.compile(rf"<!-- generated: {name} -->\n(?:.*?\n)??<!-- end -->", re.DOTALL)
         if not pattern.search(text):
             raise ValueError(f"no section {name!r}")
         start, end = f"<!-- generated: {name} -->\n", "\n<!-- end -->"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         WindDown,
     )
     from policyengine.agent import Agent, Model, RequestError
+    from policyengine.arguments import ArgumentError, Arguments, validate_arguments
     from policyengine.context import RunView, failed
     from policyengine.decision import Decision, Note, Vote
     from policyengine.engine import Engine
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     )
     from policyengine.outcome import Outcome
     from policyengine.parsing import Verdict, parse_response
+    from policyengine.responses import ClassifiedResponse, classify_response
+    from policyengine.results import Classified, classify_tool_result, tool_result_envelope
     from policyengine.run import Run
     from policyengine.runstate import Conversation, StopReason
     from policyengine.script import Script, ScriptedCall, Turn, batch, call, say
@@ -57,8 +60,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Action": "policyengine.actions",
     "Agent": "policyengine.agent",
+    "ArgumentError": "policyengine.arguments",
+    "Arguments": "policyengine.arguments",
     "Ask": "policyengine.actions",
     "Batch": "policyengine.messages",
+    "Classified": "policyengine.results",
+    "ClassifiedResponse": "policyengine.responses",
     "ConfigError": "policyengine.errors",
     "Conversation": "policyengine.runstate",
     "Decision": "policyengine.decision",
@@ -112,6 +119,8 @@ _HOMES = {
     "batch": "policyengine.script",
     "call": "policyengine.script",
     "call_identity": "policyengine.identity",
+    "classify_response": "policyengine.responses",
+    "classify_tool_result": "policyengine.results",
     "failed": "policyengine.context",
     "hookimpl": "policyengine.hooks",
     "ladder_option": "policyengine.ladder",
@@ -120,6 +129,8 @@ _HOMES = {
     "parse_response": "policyengine.parsing",
     "raw_fingerprint": "policyengine.identity",
     "say": "policyengine.script",
+    "tool_result_envelope": "policyengine.results",
+    "validate_arguments": "policyengine.arguments",
 }
 
 __all__ = [
@@ -127,8 +138,12 @@ __all__ = [
     "RUNGS",
     "Action",
     "Agent",
+    "ArgumentError",
+    "Arguments",
     "Ask",
     "Batch",
+    "Classified",
+    "ClassifiedResponse",
     "ConfigError",
     "Conversation",
     "Decision",
@@ -180,6 +195,8 @@ __all__ = [
     "batch",
     "call",
     "call_identity",
+    "classify_response",
+    "classify_tool_result",
     "failed",
     "hookimpl",
     "ladder_option",
@@ -188,6 +205,8 @@ __all__ = [
     "parse_response",
     "raw_fingerprint",
     "say",
+    "tool_result_envelope",
+    "validate_arguments",
 ]
 
 

@@ -218,10 +218,8 @@ class Agent:
             value = tool.function(**(job.call.args or {}))
             if tool.is_async:
                 value = asyncio.run(value)
-        except Exception as error:  # noqa: BLE001 - a tool's exception is an event, never ours
-            return failure_of(job.call, f"{type(error).__name__}: {error}", monotonic() - began)
-        except SystemExit as error:
-            return failure_of(job.call, f"SystemExit: {error}", monotonic() - began)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool's exception is an event, never ours
+            return failure_of(job.call, error, monotonic() - began)
         return result_of(job.call, value, monotonic() - began)
 
     async def _arun_job(self, loop: Loop, job: ToolJob) -> ToolResult:
@@ -238,8 +236,8 @@ class Agent:
         tool = self.tools.get(job.call.name)
         try:
             value = await tool.function(**(job.call.args or {})) if tool is not None else None
-        except Exception as error:  # noqa: BLE001 - a tool's exception is an event, never ours
-            return failure_of(job.call, f"{type(error).__name__}: {error}", monotonic() - began)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool's exception is an event, never ours
+            return failure_of(job.call, error, monotonic() - began)
         return result_of(job.call, value, monotonic() - began)
 
     def _timeout(self, loop: Loop, job: ToolJob) -> ToolResult:

@@ -22,7 +22,7 @@ from policyengine.decision import Decision, Note, Vote, cap, combine, hints
 from policyengine.extension import Extension
 from policyengine.hooks import HOOKS, HookPoint
 from policyengine.messages import ToolCall, freeze
-from policyengine.rewrite import apply_rewrite
+from policyengine.rewrite import apply_rewrite, target_of
 from policyengine.runstate import RuleErrors, RunState
 from policyengine.snapshot import Entry, PolicySnapshot
 from policyengine.workers import call_with_limit
@@ -192,7 +192,7 @@ def _action_fault(action: Any, point: HookPoint, payload: tuple[Any, ...], exten
     if point.name == "before_tool_call" and not extension.rewrites_calls:
         return "a rule that rewrites calls must declare `rewrites_calls = True`"
     try:
-        apply_rewrite(payload[0], action)
+        apply_rewrite(target_of(point.name, payload), action)
     except ValueError as error:
         return f"rewrite refused: {error}"
     return ""

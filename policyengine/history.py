@@ -14,6 +14,7 @@ import msgspec
 
 from policyengine.decision import Decision
 from policyengine.messages import HistoryWarning, Message, ModelResponse, ToolCall, ToolResult
+from policyengine.results import NO_OUTPUT
 
 ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 UNUSABLE_NAME = "unusable_call"
@@ -54,7 +55,7 @@ def assistant(response: ModelResponse, protocol: str) -> Message:
 
 def tool(call: ToolCall, result: ToolResult, protocol: str) -> Message:
     """Return the answer to a call; in the text protocol it comes in the user's role, as JSON."""
-    text = result.text if result.text.strip() else "(no output)"
+    text = result.text if result.text.strip() else (NO_OUTPUT if result.status == "ok" else f"({result.status})")
     if protocol == "text":
         return Message("user", json.dumps({"tool_name": call.name, "result": text}, ensure_ascii=False), origin="tool")
     return Message("tool", text, tool_call_id=call.id, name=_legal(call).name, origin=_origin(result))

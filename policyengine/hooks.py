@@ -101,8 +101,8 @@ class HookSpecs:
 
         When: before every request, auxiliary ones (repair, summary) included.
         What you get: the whole request; its history is valid.
-        What your answer does: `rewrite` replaces `tools` or `model` of the request, `hint` adds a note first, `wind_down` asks
-            for a final answer, `stop` ends the run before the request is sent.
+        What your answer does: `rewrite` replaces `tools` or `model` of the request, `hint` adds a note first,
+            `wind_down` asks for a final answer, `stop` ends the run before the request is sent.
         If you raise: the rule's `on_error` applies.
         Example:
             if run.iteration > 10: return run.stop("max_steps", limit=10)
@@ -142,8 +142,8 @@ class HookSpecs:
 
         When: after a request failed and the failure was classified.
         What you get: the class of the failure, its text, status and retry-after time.
-        What your answer does: `retry` sends the request again, `rewrite` changes it first, `stop` ends the run.
-            With no opinion the run ends as failed.
+        What your answer does: `retry` sends the request again, `stop` ends the run with a typed reason. With no
+            opinion the run ends as failed.
         If you raise: the rule's `on_error` applies.
         Example:
             if error.code == "overloaded": return run.retry("overloaded")
@@ -222,7 +222,7 @@ class HookSpecs:
     def on_stop(self, run: RunView, stop: Any) -> None:
         """Hear that a guard ended the run, or that it waits for a human.
 
-        When: once, when the stop, ask or hand-over is decided.
+        When: when a stop, the end of a step, a wind-down, an ask or a hand-over is decided.
         What you get: the typed `StopReason` (code, rule, observed, limit, message).
         What your answer does: nothing; this is an observer.
         If you raise: it is logged.
@@ -290,7 +290,7 @@ HOOKS: dict[str, HookPoint] = {
         _point("before_model_call", "request", "rewrite hint wind_down stop"),
         _point("after_model_response", "response", "retry hint stop"),
         _point("after_parse", "verdict calls", "retry rewrite hint end_step wind_down stop"),
-        _point("after_provider_error", "error", "retry rewrite stop"),
+        _point("after_provider_error", "error", "retry stop"),
         _point("hist_add_warning.start", "warning", "rewrite"),
         _point("hist_add_warning.end", "warning", "stop hint"),
         _point("before_tool_call", "call batch", "hint deny ask rewrite end_step wind_down stop"),

@@ -282,10 +282,8 @@ def _responded(loop: Loop, response: ModelResponse) -> Effect:
 
 
 def _answer(loop: Loop, text: str) -> Effect:
-    """The model gave its final answer: the round ends, and with it the run."""
-    decision = loop.run.end_iteration(0, True)
-    if isinstance(decision.control, Stop | EndStep):
-        loop.run.stopped(decision)
+    """The model gave its final answer: the round ends, and with it the run; no rule can stop it any more."""
+    loop.run.end_iteration(0, True)
     return _finish(loop, "completed", loop.state.winding_down, text)
 
 

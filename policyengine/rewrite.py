@@ -10,17 +10,23 @@ from typing import Any
 import msgspec
 
 from policyengine.actions import Rewrite
-from policyengine.messages import ModelRequest, ToolCall
+from policyengine.messages import ModelRequest, ToolCall, ToolResult
 from policyengine.parsing.verdict import Verdict
 
 REQUEST_FIELDS = ("tools", "model")
+RESULT_FIELDS = ("text", "status", "error", "exit_code")
+
+
+def target_of(hook: str, payload: tuple[Any, ...]) -> Any:
+    """Return the part of a hook's payload that a rewrite changes: its first part, but the result of a call."""
+    return payload[1] if hook == "after_tool_call" else payload[0]
 
 
 def apply_rewrite(value: Any, rewrite: Rewrite) -> Any:
     """Return `value` with the fields named in `rewrite.changes` replaced.
 
-    Of a tool call only `args` (a mapping) may be replaced, of a request `tools` and `model`; a verdict is replaced as
-    a whole (`verdict`) or by field.
+    Of a tool call only `args` (a mapping) may be replaced, of a request `tools` and `model`, of a result
+    everything but its id and duration; a verdict is replaced as a whole (`verdict`) or by field.
 
     Raises:
         ValueError: a field does not exist, may not be replaced, or has the wrong type.
@@ -35,7 +41,8 @@ def apply_rewrite(value: Any, rewrite: Rewrite) -> Any:
         if changes or not isinstance(verdict, Verdict):
             raise ValueError("`verdict` must be a Verdict and the only change")
         return verdict
-    allowed = REQUEST_FIELDS if isinstance(value, ModelRequest) else value.__struct_fields__
+    fixed: dict[type, tuple[str, ...]] = {ModelRequest: REQUEST_FIELDS, ToolResult: RESULT_FIELDS}
+    allowed = fixed.get(type(value), value.__struct_fields__)
     unknown = sorted(set(changes) - set(allowed))
     if unknown:
         raise ValueError(f"{type(value).__name__} has no field {unknown[0]!r} that can be rewritten")

@@ -35,7 +35,7 @@ from policyengine.messages import (
 )
 from policyengine.outcome import Outcome
 from policyengine.parsing.verdict import Verdict
-from policyengine.rewrite import apply_rewrite
+from policyengine.rewrite import apply_rewrite, target_of
 from policyengine.runstate import Cell, Conversation, RunState, StopReason
 from policyengine.snapshot import Entry, PolicySnapshot, Table
 
@@ -282,7 +282,7 @@ class Run:
         entries = self.snapshot.tables[hook].entries
         if not entries and not self.sinks:
             return ALLOWED[hook]
-        return self._settle(hook, payload, self._votes(hook, entries, payload, tool), payload[0])
+        return self._settle(hook, payload, self._votes(hook, entries, payload, tool), target_of(hook, payload))
 
     def _judge_twice(self, table: Table, call: ToolCall, batch: Batch) -> Decision:
         """Ask the rules that may rewrite first; if one does, all rules judge the changed call, and only that."""

@@ -30,13 +30,12 @@ class ScriptedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One model response. Several `calls` are one parallel batch. `user` is said by the user before it."""
+    """One model response. Several `calls` are one parallel batch."""
 
     calls: tuple[ScriptedCall, ...] = ()
     text: str = ""
     reasoning: str = ""
     finish_reason: str = ""
-    user: str = ""
     usage: Usage | None = None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_type_hints
 
@@ -16,8 +15,7 @@ import msgspec
 
 from policyengine.errors import UsageError
 from policyengine.messages import ToolCall, ToolError, ToolResult, ToolSpec
-
-NO_OUTPUT = "(no output)"
+from policyengine.results import as_result, classify_tool_result
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -88,21 +86,19 @@ def load_tools(reference: str) -> Toolset:
 
 
 def result_of(call: ToolCall, value: Any, duration_s: float | None = None) -> ToolResult:
-    """Return what a tool returned as a result: text as it is, a `ToolResult` as it is, anything else as JSON."""
+    """Return what a tool returned as a result: text as it is, a `ToolResult` as it is, anything else as JSON.
+
+    An object that declares a failure (`success: false`, an envelope with an error, an exit code) is one; see
+    docs/tool-results.md.
+    """
     if isinstance(value, ToolResult):
         return msgspec.structs.replace(value, call_id=call.id, duration_s=duration_s)
-    if value is None:
-        text = NO_OUTPUT
-    elif isinstance(value, str):
-        text = value if value.strip() else NO_OUTPUT
-    else:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    return ToolResult(call.id, text, "ok", duration_s=duration_s)
+    return as_result(call.id, classify_tool_result(value, tool=call.name, kind="python"), duration_s)
 
 
-def failure_of(call: ToolCall, fault: str, duration_s: float | None = None) -> ToolResult:
-    """Return the result of a tool that raised; `fault` is the exception's type and text."""
-    return ToolResult(call.id, f"Error: {fault}", "error", ToolError("exception", fault), None, duration_s)
+def failure_of(call: ToolCall, error: BaseException, duration_s: float | None = None) -> ToolResult:
+    """Return the result of a tool that raised."""
+    return as_result(call.id, classify_tool_result(error, tool=call.name), duration_s)
 
 
 def timeout_of(call: ToolCall, text: str, limit_s: float) -> ToolResult:

@@ -25,6 +25,8 @@ BROAD = {
     "plugins/folder.py": "running a drop-in file is running foreign code; its failure is reported with file and line",
     "plugins/registry.py": "importing an installed package is running foreign code; its failure is reported with it",
     "policy/rules.py": "an extension's check_options is foreign code; its failure is a positioned problem",
+    "probing.py": "a probed tool is foreign code, and what it raises is what the probe is to find out",
+    "results/plain.py": "methods of a tool's return value are foreign code; one that fails is shown as such",
     "selftest.py": "the self-test calls every guard once to hear what it raises",
     "snapshot.py": "an extension's constructor is foreign code; its failure is a positioned problem",
     "workers.py": "a guard's exception crosses from its worker thread to the deciding thread",

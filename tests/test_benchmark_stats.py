@@ -67,38 +67,14 @@ def test_exact_bounds_are_symmetric():
         assert stats.exact(trials - events, trials) == pytest.approx((1 - high, 1 - low), abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("events", "trials", "low", "high"),
-    [
-        # z^2 = 3.841459. 0 of n: low is 0 and high is z^2 / (n + z^2).
-        (0, 10, 0.0, 3.841459 / 13.841459),
-        (10, 10, 10 / 13.841459, 1.0),
-        # 5 of 10: the middle is 1/2 and half the width z * sqrt(0.025 + 0.0096036) / 1.3841459.
-        (5, 10, 0.2365931, 0.7634069),
-        # 1 of 10: the middle is (0.1 + 0.1920729) / 1.3841459 = 0.2110131.
-        (1, 10, 0.0178762, 0.4041500),
-    ],
-)
-def test_wilson_bounds_are_those_of_the_formula(events, trials, low, high):
-    assert stats.wilson(events, trials) == pytest.approx((low, high), abs=1e-6)
+def test_of_no_trials_nothing_is_known():
+    assert stats.exact(0, 0) == (0.0, 1.0)
 
 
-def test_wilson_bounds_are_inside_the_exact_ones():
-    for events, trials in ((1, 10), (5, 10), (36, 40), (15, 222)):
-        assert stats.exact(events, trials).low < stats.wilson(events, trials).low
-        assert stats.wilson(events, trials).high < stats.exact(events, trials).high
-
-
-@pytest.mark.parametrize("bounds", [stats.exact, stats.wilson])
-def test_of_no_trials_nothing_is_known(bounds):
-    assert bounds(0, 0) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize("bounds", [stats.exact, stats.wilson])
 @pytest.mark.parametrize(("events", "trials"), [(-1, 3), (4, 3), (1, 0)])
-def test_what_is_no_proportion_is_an_error(bounds, events, trials):
+def test_what_is_no_proportion_is_an_error(events, trials):
     with pytest.raises(ValueError, match="is no proportion"):
-        bounds(events, trials)
+        stats.exact(events, trials)
 
 
 def test_binomial_probabilities_add_up():

@@ -47,8 +47,8 @@ ENTRANCES = ("README.md", "CONTRIBUTING.md")
 PAGES = sorted([*(ROOT / name for name in (*ENTRANCES, "CHANGELOG.md")), *DOCS.rglob("*.md")])
 HEAD = "apiVersion: policyengine/v1\nkind: Policy\nname: example\n"
 
-NOT_RUN = re.compile(r"pip install|-m venv|\bpytest\b|\bruff\b|\bmypy\b|^git |\.ci/run")
-"""Commands that set a machine up or check the project itself; `.ci/run` runs them."""
+NOT_RUN = re.compile(r"pip install|-m venv|\bpytest\b|\bruff\b|\bmypy\b|^git |\.ci/run|bin/activate|docs/generate\.py")
+"""Commands that set a machine up, or check or change the project itself."""
 
 
 def ids(path: Path) -> str:
@@ -201,10 +201,9 @@ class Player:
             self.code, output = result.exit_code, result.output
         else:
             assert words[0] == "python", f"{self.page}: {command} is no command that a page may show"
-            project = words[1] == "-m" or words[1].startswith("docs/")
             done = subprocess.run(
                 [sys.executable, *words[1:]],
-                cwd=ROOT if project else self.folder,
+                cwd=ROOT if words[1] == "-m" else self.folder,
                 capture_output=True,
                 text=True,
                 check=False,
@@ -278,7 +277,8 @@ def test_every_block_of_a_page_holds(page, tmp_path, monkeypatch):
             player.play(block)
     finally:
         for name in set(sys.modules) - before:
-            if name == "documented" or str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(tmp_path)):
+            file = Path(str(getattr(sys.modules[name], "__file__", "") or "/"))
+            if name == "documented" or not file.is_absolute() or file.is_relative_to(tmp_path):
                 del sys.modules[name]
 
 
@@ -342,6 +342,20 @@ def test_the_documented_codes_are_the_codes():
     for path in PAGES:
         named = re.findall(r"(?:\[|`)([YSMXRELD]\d{3})(?:\]|`)", path.read_text(encoding="utf-8"))
         assert set(named) <= set(CODES), path
+
+
+def test_the_tests_that_hold_the_reference_behaviours_exist():
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"^def (test_\w+)\(", tests, re.MULTILINE))
+    covered = (DOCS / "reference-systems.md").read_text(encoding="utf-8").partition("## Not covered")[0]
+    rows = [row.split(" | ")[-1] for row in covered.split("\n") if row.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row)
+        numbers = [f"test_t{number}_" for number in re.findall(r"\bT(\d+)\b", row)]
+        assert named or numbers, row
+        assert set(named) <= defined, row
+        assert all(any(name.startswith(start) for name in defined) for start in numbers), row
 
 
 # ---- links

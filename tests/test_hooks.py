@@ -362,3 +362,18 @@ def test_the_order_of_hooks_in_a_run_with_one_call():
         "step_end",
         "run_end",
     ]
+
+
+def test_a_result_is_rewritten_before_the_model_reads_it():
+    def shorter(run, call, result):
+        return run.rewrite("seen", text=result.text[:4]) if result.ran else None
+
+    _, played = watched([call("look", {}, "dust and more dust"), say("done")], after_tool_call=shorter)
+    assert [message.text for message in played.messages if message.role == "tool"] == ["dust"]
+    renamed, played = watched(
+        [call("look", {}, "dust"), say("done")],
+        after_tool_call=lambda run, call, result: run.rewrite("seen", call_id="x"),
+    )
+    assert [message.text for message in played.messages if message.role == "tool"] == ["dust"]
+    faults = [vote.error for _, decision in played.decisions for vote in decision.votes if vote.error]
+    assert faults == ["rewrite refused: ToolResult has no field 'call_id' that can be rewritten"]

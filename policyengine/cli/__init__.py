@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "eval": "Ask a policy about one event and show every rule's vote.",
     "replay": "Report what a policy would have done in recorded runs.",
     "extensions": "List the extensions that policies can use.",
+    "inspect": "Call one tool and show what an agent would be given.",
 }
 """Every verb with its line in the help; each is the `command` of the module of its name."""
 

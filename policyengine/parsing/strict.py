@@ -1,12 +1,19 @@
 """Strict JSON: what the standard readers let pass and we refuse.
 
-Knows: JSON text. Must not know: tool calls, verdicts.
+Knows: JSON text. Must not know: tool calls, verdicts, repairs.
+
+Refused are duplicate keys, NaN, infinities and numbers that overflow to them, lone surrogates (no provider accepts
+them back), nesting beyond the interpreter's limit, and trailing text.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 
 class StrictError(ValueError):
@@ -21,54 +28,104 @@ class StrictError(ValueError):
 def loads(text: str) -> Any:
     """Return the value of strict JSON `text`.
 
-    Duplicate keys, NaN and infinities, nesting beyond the interpreter's limit and trailing text are refused.
-
     Raises:
         StrictError: with a machine reason.
     """
-    value, end = prefix(text)
-    if text[end:].strip():
-        raise StrictError("trailing_text", end)
+    try:
+        value = _decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return _slow(text)
+    # msgspec keeps the last of duplicate keys. A colon stands after every key; where there are more colons than keys
+    # were kept, either keys were lost or strings hold colons, and the keys of the text have to be counted.
+    kept = _count_keys(value)
+    if kept != text.count(":") and kept != _keys_in(text):
+        raise StrictError("duplicate_key")
     return value
 
 
-def prefix(text: str) -> tuple[Any, int]:
-    """Return the JSON value that `text` begins with, and the offset of what follows it.
+def prefix(text: str, at: int = 0) -> tuple[Any, int]:
+    """Return the JSON value that begins at `at` (after white space), and the offset of what follows it.
 
     Raises:
         StrictError: no value, or one that is not strict.
     """
-    start = len(text) - len(text.lstrip())
+    start = skip_space(text, at)
     try:
-        return _DECODER.raw_decode(text, start)
-    except StrictError:
-        raise
+        value, end = _DECODER.raw_decode(text, start)
+    except StrictError as error:
+        raise StrictError(error.reason, start) from error
     except json.JSONDecodeError as error:
-        raise StrictError("truncated" if is_cut_off(text) else "not_json", error.pos) from error
+        raise StrictError("truncated" if is_cut_off(text, start) else "not_json", error.pos) from error
     except RecursionError as error:
-        raise StrictError("nested_too_deep") from error
+        raise StrictError("nested_too_deep", start) from error
     except ValueError as error:  # an integer with more digits than the interpreter converts
-        raise StrictError("number_too_long") from error
+        raise StrictError("number_too_long", start) from error
+    if _SURROGATE.search(text, start, end) and any(map(LONE.search, strings(value))):
+        raise StrictError("lone_surrogate", start)
+    return value, end
 
 
-def is_cut_off(text: str) -> bool:
+def skip_space(text: str, at: int) -> int:
+    """Return the offset of the first character from `at` on that is not JSON white space."""
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def is_cut_off(text: str, at: int = 0) -> bool:
     """Return whether `text` ends inside a string or with an open bracket: it was cut off, not merely wrong."""
-    inside, escaped, depth = False, False, 0
-    for char in text:
-        if inside:
-            if escaped:
-                escaped = False
-            elif char == "\\":
-                escaped = True
-            elif char == '"':
-                inside = False
-        elif char == '"':
-            inside = True
-        elif char in "{[":
-            depth += 1
-        elif char in "}]":
-            depth -= 1
-    return inside or depth > 0
+    complete = _STRINGS.match(text, at)
+    if complete is None or complete.end() < len(text):
+        return True
+    bare = _STRING.sub("", text[at:])
+    return bare.count("{") + bare.count("[") > bare.count("}") + bare.count("]")
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Yield every string of plain data, keys included."""
+    todo = [value]
+    for item in todo:
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            todo += item
+            todo += item.values()
+        elif isinstance(item, list):
+            todo += item
+
+
+def dumps(value: Any) -> str:
+    """Return plain data as strict JSON text."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (UnicodeEncodeError, OverflowError, TypeError):
+        return json.dumps(value)
+
+
+def _slow(text: str) -> Any:
+    value, end = prefix(text)
+    if skip_space(text, end) != len(text):
+        raise StrictError("trailing_text", end)
+    return value
+
+
+def _count_keys(value: Any) -> int:
+    if type(value) is not dict and type(value) is not list:
+        return 0
+    count = 0
+    todo = [value]
+    for item in todo:
+        if type(item) is dict:
+            count += len(item)
+            todo += [child for child in item.values() if type(child) is dict or type(child) is list]
+        else:
+            todo += [child for child in item if type(child) is dict or type(child) is list]
+    return count
+
+
+def _keys_in(text: str) -> int:
+    """Return the number of keys in valid JSON: strings with a colon after them."""
+    found = _STRING.findall(text)
+    return len(found) - found.count("")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -82,4 +139,19 @@ def _refuse(_: str) -> Any:
     raise StrictError("not_finite")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0:
+        raise StrictError("not_finite")
+    return value
+
+
+LONE = re.compile("[\ud800-\udfff]")
+"""A surrogate code point. Python text holds pairs as one character, so any is alone."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"\s*+(:?)', re.DOTALL)
+_STRINGS = re.compile(r'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
+_SURROGATE = re.compile("\\\\u[dD][89abcdefABCDEF]|[\ud800-\udfff]")
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+_decode = msgspec.json.decode

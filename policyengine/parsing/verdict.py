@@ -21,6 +21,7 @@ VerdictKind = Literal[
     "multiple",
     "truncated",
     "wrong_shape",
+    "foreign_markup",
     "unknown_tool",
     "repeat",
 ]
@@ -32,6 +33,7 @@ WARNING_KINDS: dict[str, str] = {
     "fenced": "misformat",
     "multiple": "misformat",
     "wrong_shape": "misformat",
+    "foreign_markup": "misformat",
     "truncated": "truncated",
     "repeat": "repeat",
 }
@@ -44,6 +46,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     `calls` are the calls found (also those of an unusable response, which will not run). `text` is what the model
     says beside them; with `kind == "ok"` and no calls it is the final answer. `reason` is a content-free machine
     reason (`unclosed_string`, `name_missing`, ...). `unknown` are the ids of calls to tools that were not offered.
+    `repairs` names everything that was mended. `guess` says that the calls stood amid prose, so that they may have
+    been meant as an illustration (see `settle_guess`).
     """
 
     kind: VerdictKind
@@ -51,6 +55,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
     reason: str = ""
     unknown: tuple[str, ...] = ()
+    repairs: tuple[str, ...] = ()
+    guess: bool = False
 
     @property
     def usable(self) -> bool:

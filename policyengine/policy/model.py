@@ -48,7 +48,8 @@ def matches(patterns: tuple[str, ...], value: str) -> bool:
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     """One entry under `extensions:`.
 
-    `at` are hook points in policy spelling (empty = every hook the extension implements). `options` is the complete
+    `position` is where the topmost layer that says something about the rule says it. `at` are hook points in policy
+    spelling (empty = every hook the extension implements). `options` is the complete
     `with:` mapping, defaults filled in. `timeout_s` is in seconds.
     """
 

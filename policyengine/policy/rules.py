@@ -81,7 +81,7 @@ class RuleReader:
             filled = mapping({**filled.fields, "at": built_in(found.hooks)}, node)
         if len(self.problems) > before or timeout is None:
             return None, filled
-        position = node.layers[0].position
+        position = node.layers[-1].position  # the topmost file that says something about the rule
         mode, on_error = cast(Any, fields["mode"].data), cast(Any, fields["on_error"].data)
         return Rule(id, use, position, at, options.data, mode, on_error, timeout, when, after, before_ids), filled
 

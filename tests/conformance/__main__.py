@@ -8,9 +8,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.conformance import loop
+from tests.conformance import args, loop, parse, response, tool_result
 
-ADAPTERS = {"loop": loop.judge}
+ADAPTERS = {
+    "args": args.judge,
+    "loop": loop.judge,
+    "parse": parse.judge,
+    "response": response.judge,
+    "tool_result": tool_result.judge,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -86,7 +86,7 @@ def test_maps_merge_scalars_replace_lists_replace(build: Build) -> None:
     assert first.options["kinds"] == ["c"]
     assert list(first.options["tools"]) == ["x", "y"]
     assert (first.mode, first.when.tool) == ("warn", ("pay",))
-    assert (policy.name, first.position.file.endswith("base.yaml")) == ("mine", True)
+    assert (policy.name, first.position.file.endswith("base.yaml")) == ("mine", False)
 
 
 def test_later_tool_patterns_are_asked_first(build: Build) -> None:
@@ -274,7 +274,7 @@ def test_shipped_policies_are_extended_by_name(build: Build, refuse: Refuse) -> 
         "shipped/base.yaml": policy_text("base", BASE),
     }
     policy = build(files)
-    assert (policy.rules[0].mode, policy.rules[0].position.file) == ("shadow", "policy:base")
+    assert (policy.rules[0].mode, policy.rules[0].position.file) == ("shadow", policy.files[0])
     assert policy.files[1:] == ("policy:strict", "policy:base")
     assert build(files, "strict").name == "strict"
     (problem,) = refuse(files, "strickt")

@@ -12,7 +12,7 @@ from policyengine.engine import Engine
 from policyengine.extension import Extension
 from policyengine.hooks import hookimpl
 from policyengine.plugins.found import make_found
-from policyengine.plugins.registry import Registry
+from policyengine.plugins.registry import Registry, Source
 from policyengine.policy.model import Interventions, Policy, Rule
 from policyengine.policy.problems import Position
 
@@ -96,9 +96,8 @@ def engine() -> Callable[..., Engine]:
         name = "by_name" if builtin else "test.by_name"
         cls = ByName if builtin else type("ByNameElsewhere", (ByName,), {"name": name})
         found = make_found(cls, builtin=builtin)
-        registry = Registry([found])
-        if not builtin:
-            registry.get = lambda wanted: found  # type: ignore[method-assign]
+        elsewhere = [Source("a file", lambda: (found,), provides=name)]
+        registry = Registry([found]) if builtin else Registry(sources=elsewhere)
         given = {} if stop_at is None else {"stop_at": stop_at}
         rule = Rule("guard", name, Position("policy.yaml", 3), options=given, mode=mode, timeout_s=timeout_s)
         policy = Policy("test", (rule,), "0" * 64, interventions=Interventions(cap, then))

@@ -1,0 +1,90 @@
+"""Calls written as Python: `[search(query="tide"), close()]`.
+
+Knows: keyword calls and lists of them. Must not know: what stands around them.
+
+Only keyword arguments are read: which parameter a positional value is meant for is not in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from policyengine.parsing.found import Found, Reading, Terms, Unread
+from policyengine.parsing.names import resolve
+from policyengine.parsing.repair import mend
+from policyengine.parsing.strict import StrictError
+
+MAX_CALLS = 64
+
+
+def read_python(text: str, at: int, terms: Terms) -> Reading:
+    """Return the calls at `at`: one, or a list of them. Nothing else may stand on their last line.
+
+    Only registered names count: `print(...)` in prose is no call.
+    """
+    start = at
+    listed = text[at : at + 1] == "["
+    at = _skip(text, at + listed)
+    calls: list[Found] = []
+    try:
+        while len(calls) < MAX_CALLS:
+            call = _call(text, at, terms)
+            if call is None:
+                break
+            calls.append(call)
+            at = _skip(text, call.end)
+            if not listed or text[at : at + 1] != ",":
+                break
+            at = _skip(text, at + 1)
+    except StrictError as error:
+        return Unread(start, at, error.reason, "python")
+    if not calls:
+        return None
+    if listed:
+        if text[at : at + 1] != "]":
+            return Unread(start, at, "truncated" if at >= len(text) else "python_call", "python")
+        at += 1
+    end = at if listed else calls[-1].end
+    return [call._replace(start=start, end=end) for call in calls]
+
+
+def _call(text: str, at: int, terms: Terms) -> Found | None:
+    header = _HEADER.match(text, at)
+    if header is None:
+        return None
+    name = resolve(header.group(1), terms.tools)
+    if not terms.tools.registered(name.text):
+        return None
+    args: dict[str, Any] = {}
+    repairs: dict[str, None] = {}
+    place = _skip(text, header.end())
+    while text[place : place + 1] != ")":
+        key = _KEYWORD.match(text, place)
+        if key is None:
+            raise StrictError("truncated" if place >= len(text) else "python_call", place)
+        if key.group(1) in args:
+            raise StrictError("duplicate_key", place)
+        part = mend(text, key.end())
+        if part.open:
+            raise StrictError("truncated" if part.end >= len(text) else "python_call", part.end)
+        args[key.group(1)] = part.value
+        repairs.update(dict.fromkeys(part.repairs))
+        place = _skip(text, part.end)
+        if text[place : place + 1] == ",":
+            place = _skip(text, place + 1)
+        elif text[place : place + 1] != ")":
+            raise StrictError("truncated" if place >= len(text) else "python_call", place)
+    for known in ("single_quotes", "python_literals", "trailing_comma"):
+        repairs.pop(known, None)
+    return Found(at, place + 1, name.text, args, ("python_call", *repairs, *name.repairs), "python", name.legal)
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+_SPACE = re.compile(r"\s*")
+_HEADER = re.compile(r"([A-Za-z_][\w.]{0,200})\s{0,20}\(")
+_KEYWORD = re.compile(r"([A-Za-z_]\w{0,100})\s{0,20}=\s{0,20}(?![=])")

@@ -1,0 +1,349 @@
+"""Find the calls in a text: walk it once from left to right, past everything that only shows a call.
+
+Knows: fences, inline code, block quotes, reasoning tags, where a call may begin. Must not know: verdicts, protocols.
+
+Reasoning, inline code, block quotes and fences that do not begin with a call are passed over. A call that cannot be
+read ends the walk: what follows may be part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from policyengine.parsing.dialects import NS, OPENING, WRAPPERS, made, read_call
+from policyengine.parsing.found import Found, Terms, Unread
+from policyengine.parsing.objects import object_at
+from policyengine.parsing.pycalls import read_python
+from policyengine.parsing.quoting import is_illustration
+from policyengine.parsing.shapes import ShapeError, looks_like_request, request
+from policyengine.parsing.strict import StrictError
+
+SCANNABLE = 1024 * 1024
+"""Longest text in characters in which calls are looked for."""
+
+MAX_TRIES = 32
+"""How many objects that turn out to be no JSON are tried in one text."""
+
+
+class Scan(NamedTuple):
+    """What a text holds.
+
+    `prose` is the text outside calls, reasoning and marks, before and after the first call. `fenced` says that a call
+    stood in a fence, `reasoned` that reasoning was passed over, `shown` that calls were only shown.
+    """
+
+    calls: list[Found]
+    unread: Unread | None
+    before: str
+    after: str
+    fenced: bool = False
+    reasoned: bool = False
+    shown: bool = False
+
+    @property
+    def prose(self) -> str:
+        """The text around the calls."""
+        return "\n".join(filter(None, (self.before, self.after)))
+
+
+def scan(text: str, terms: Terms) -> Scan:
+    """Return the calls in `text`, in their order. It begins and ends with what the model wrote, not with spaces."""
+    return _Walk(text, terms).walk()
+
+
+class _Walk:
+    """One walk through one text."""
+
+    def __init__(self, text: str, terms: Terms) -> None:
+        self.text = text
+        self.terms = terms
+        self.calls: list[Found] = []
+        self.unread: Unread | None = None
+        self.pieces: list[str] = []
+        self.first = 0
+        self.taken = 0
+        self.fenced = False
+        self.reasoned = False
+        self.shown = False
+        self.tries = MAX_TRIES
+        self.budget = 2 * len(text) + 10_000
+        self.no_json_before = 0
+        self.paragraph = 0
+        self.steps: dict[str | None, Callable[[re.Match[str]], int]] = {
+            "fence": self._fence,
+            "quote": self._quote,
+            "think": self._think,
+            "thought": self._thought,
+            "call": self._call,
+            "code": self._code,
+            "json": self._json,
+            "python": self._python,
+        }
+
+    def walk(self) -> Scan:
+        # An array is a list of requests only where it is the whole text.
+        at = self._read_json(0, 0) if _ARRAY.match(self.text) else 0
+        while self.unread is None:
+            match = _MARK.search(self.text, at)
+            if match is None:
+                break
+            at = self.steps[match.lastgroup](match)
+        self.pieces.append(self.text[self.taken :] if self.unread is None else "")
+        before, after = (_clean("\n".join(part)) for part in (self.pieces[: self.first], self.pieces[self.first :]))
+        if not self.calls:
+            before, after = "\n".join(filter(None, (before, after))), ""
+        return Scan(self.calls, self.unread, before, after, self.fenced, self.reasoned, self.shown)
+
+    # ---- what only shows or reasons
+
+    def _code(self, match: re.Match[str]) -> int:
+        """Inline code: go behind it, if it is closed in its paragraph."""
+        run, start = match.group("code"), match.end("code")
+        if start > self.paragraph:
+            found = self.text.find("\n\n", start)
+            self.paragraph = found if found >= 0 else len(self.text)
+        closed = self.text.find(run, start, self.paragraph)
+        return start if closed < 0 else closed + len(run)
+
+    def _quote(self, match: re.Match[str]) -> int:
+        return match.end()
+
+    def _think(self, match: re.Match[str]) -> int:
+        closed = _THOUGHT.search(self.text, match.end())
+        end = closed.end() if closed else len(self.text)
+        self._take(match.start(), end)
+        self.reasoned = True
+        return end
+
+    def _thought(self, match: re.Match[str]) -> int:
+        """The end of reasoning whose beginning was part of the prompt: all before it was reasoning."""
+        self.calls.clear()
+        self.pieces.clear()
+        self.first = 0
+        self.fenced = self.shown = False
+        self.taken = match.end()
+        self.reasoned = True
+        return match.end()
+
+    def _fence(self, match: re.Match[str]) -> int:
+        """A fence: if it begins with a call it may be one, otherwise it is code."""
+        mark = match.group("fence").strip()
+        closing = (_BACKTICKS if mark[0] == "`" else _TILDES).search(self.text, match.end())
+        end = closing.end() if closing else len(self.text)
+        language = mark.lstrip("`~").strip().lower()
+        at = _space(self.text, match.end())
+        begins = _CALL.match(self.text, at) or self.text[at : at + 1] in ("{", "[") or _PYTHON.match(self.text, at)
+        if _LANGUAGE.fullmatch(language) is None or not begins or at >= end:
+            return end
+        count = len(self.calls)
+        behind = self._in_fence(match.start(), at, closing.start() if closing else len(self.text))
+        if len(self.calls) == count and self.unread is None:
+            return max(end, behind)
+        self.fenced = True
+        if closing is not None and behind > closing.start():
+            closing = (_BACKTICKS if mark[0] == "`" else _TILDES).search(self.text, behind)
+        if closing is None:
+            rest = self.text[behind:]
+            return self._drop(behind, behind + len(rest) - len(rest.lstrip(" \n`~")))
+        inside = self.text[behind : closing.start()]
+        if inside.strip():
+            self.pieces.append(inside)
+        return self._drop(behind, closing.end())
+
+    def _drop(self, start: int, end: int) -> int:
+        self.taken = max(self.taken, end)
+        return max(start, end)
+
+    def _in_fence(self, start: int, at: int, end: int) -> int:
+        """Read calls one after another in a fence that opens at `start`; return the offset after the last."""
+        while at < end and self.unread is None:
+            behind = self._read_any(at, start)
+            if behind <= at:
+                break
+            at = _space(self.text, behind)
+            start = at
+        return at
+
+    def _read_any(self, at: int, start: int) -> int:
+        opened = _CALL.match(self.text, at)
+        if opened is not None:
+            return self._read_markup(opened, start)
+        if self.text[at : at + 1] in ("{", "["):
+            python = _PYTHON.match(self.text, at)
+            return self._read_python(at, start) if python else self._read_json(at, start, in_fence=True)
+        return self._read_python(at, start) if _PYTHON.match(self.text, at) else at
+
+    # ---- calls
+
+    def _call(self, match: re.Match[str]) -> int:
+        return self._read_markup(match, match.start())
+
+    def _read_markup(self, match: re.Match[str], start: int) -> int:
+        reading = read_call(self.text, match.start(), self.terms)
+        if reading is None:
+            return match.end()
+        if isinstance(reading, Unread):
+            return self._cannot_read(reading, start, match.end())
+        if not reading:
+            self._take(match.start(), match.end())
+            return match.end()
+        return self._add(reading, start)
+
+    def _json(self, match: re.Match[str]) -> int:
+        at = match.end() - 1
+        return max(self._read_json(at, at), match.end())
+
+    def _read_json(self, at: int, start: int, *, in_fence: bool = False) -> int:
+        """Read an object or array; what is no request is data and belongs to the prose."""
+        if at < self.no_json_before or self.tries <= 0 or self.budget <= 0:
+            return at
+        try:
+            part = object_at(self.text, at, self.terms)
+        except StrictError as error:
+            return self._no_json(at, start, error)
+        calls = self._requests(part.value, at, part.end, part.repairs)
+        if isinstance(calls, Unread):
+            return self._cannot_read(calls, start, part.end)
+        if not calls:
+            return part.end
+        end = self._add(calls, start)
+        closers = _CLOSERS.match(self.text, end)
+        if closers and closers.group(1):
+            if not self.terms.mending:
+                self.unread = Unread(end, closers.end(), "extra_bracket", "json")
+                return end
+            self.calls[-1] = self.calls[-1]._replace(repairs=(*self.calls[-1].repairs, "extra_closer"))
+            end = self._drop(end, closers.end())
+        if in_fence:
+            return end
+        following = _space(self.text, end)
+        if self.text[following : following + 1] == "{" and self.unread is None:
+            return max(end, self._read_json(following, following))
+        return end
+
+    def _requests(self, value: object, at: int, end: int, repairs: tuple[str, ...]) -> list[Found] | Unread:
+        values = value if isinstance(value, list) else [value]
+        calls: list[Found] = []
+        for item in values:
+            try:
+                shape = request(item, self.terms.tools, aliases=True, repairing=self.terms.mending)
+            except ShapeError as error:
+                if looks_like_request(item) and not isinstance(value, list):
+                    return Unread(at, end, error.reason, "json")
+                return []
+            if isinstance(value, list):
+                repairs = (*repairs, "unwrap_array")
+            calls.append(
+                made(at, end, shape.name, shape.args, (*repairs, *shape.repairs), self.terms)._replace(notation="json")
+            )
+        return calls
+
+    def _no_json(self, at: int, start: int, error: StrictError) -> int:
+        self.tries -= 1
+        self.budget -= max(error.at - at, 100)
+        if _HEAD.match(self.text, at):
+            return self._cannot_read(Unread(at, len(self.text), error.reason, "json"), start, at)
+        # What is nested in a broken object is never a request of its own.
+        paragraph = self.text.find("\n\n", max(at, min(error.at, len(self.text))))
+        self.no_json_before = len(self.text) if error.reason == "truncated" or paragraph < 0 else paragraph
+        return at
+
+    def _python(self, match: re.Match[str]) -> int:
+        at = _space(self.text, match.start("python"))
+        return max(self._read_python(at, at), match.end())
+
+    def _read_python(self, at: int, start: int) -> int:
+        reading = read_python(self.text, at, self.terms)
+        if reading is None or self.calls:
+            return at
+        if isinstance(reading, Unread):
+            whole = not self.text[:start].strip()
+            return self._cannot_read(reading, start, at) if whole else at
+        # Python in the middle of a text is as likely to be code: only what ends the text (or its fence) is a call.
+        end = reading[-1].end
+        if self.text[end:].strip(" \n`~") and not _TAG.match(self.text, _space(self.text, end)):
+            return at
+        return self._add(reading, start)
+
+    def _add(self, calls: list[Found], start: int) -> int:
+        end = calls[-1].end
+        if self._is_shown(start, end):
+            self.shown = True
+            return end
+        self._take(start, end)
+        if not self.calls:
+            self.first = len(self.pieces)
+        self.calls += calls
+        return end
+
+    def _cannot_read(self, unread: Unread, start: int, end: int) -> int:
+        thought = _THOUGHT.search(self.text, end)
+        if thought is not None and _THINK.search(self.text, end, thought.start()) is None:
+            return self._thought(thought)
+        if unread.reason != "truncated" and self._is_shown(start, unread.end):
+            self.shown = True
+            return end
+        self._take(start, end)
+        self.unread = unread
+        return end
+
+    def _is_shown(self, start: int, end: int) -> bool:
+        alone = not self.text[:start].strip() and not self.text[end:].strip()
+        return not alone and is_illustration(self.text, start, end, self.taken)
+
+    def _take(self, start: int, end: int) -> None:
+        """Take a stretch out of the prose."""
+        if start > self.taken:
+            self.pieces.append(self.text[self.taken : start])
+        self.taken = max(self.taken, end)
+
+
+def _space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _clean(prose: str) -> str:
+    """Return prose without wrapper tags and stray marks; empty if nothing is said in it."""
+    prose = _TAG.sub("", prose).strip()
+    return prose if prose.strip(" \n`~-_*>") else ""
+
+
+_THOUGHTS = "(?:think|thinking|thought|thoughts|reasoning)"
+_SPACE = re.compile(r"\s*")
+_CALL = re.compile(OPENING)
+_THINK = re.compile(rf"<{_THOUGHTS}>")
+_THOUGHT = re.compile(rf"</{_THOUGHTS}>")
+_PYTHON = re.compile(r"\[?[A-Za-z_][\w.]{0,200}\(")
+_BACKTICKS = re.compile(r"^[ \t]{0,3}`{3,}[ \t]*$", re.MULTILINE)
+_TILDES = re.compile(r"^[ \t]{0,3}~{3,}[ \t]*$", re.MULTILINE)
+_CLOSERS = re.compile(r"\s*([}\]]*)")
+_TAG = re.compile(
+    rf"</?{NS}(?:{WRAPPERS}|invoke|function)>|<[|\uff5c][\w\u2581 /]{{1,40}}[|\uff5c]>|</s>|\[/?(?:TOOL_CALLS|ARGS)\]"
+)
+_LANGUAGE = re.compile(r"(?:json[5c]?|xml|text|plaintext|py(?:thon)?|tools?|tool_calls?|tool_code|function(?:_call)?)?")
+"""What may stand behind an opening fence that holds a call."""
+_KEYS = "tool_name|tool_args|thoughts|headline|tool_calls?|function_call"
+_MORE_KEYS = "tool|actions|name|type|id|function|arguments"
+
+
+def _key(names: str) -> str:
+    """Return a pattern for an opening brace and a first key, in any quotes."""
+    quote = r"(?:\\?[\"'\u201c\u201d])?"
+    return rf"\{{\s{{0,20}}{quote}(?:{names}){quote}\s{{0,20}}[:\uff1a]"
+
+
+_ARRAY = re.compile(r"\[\s*\{")
+_HEAD = re.compile(_key(_KEYS))
+_MARK = re.compile(
+    r"(?P<fence>^[ \t]{0,3}(?:`{3,}|~{3,})[^\n`]*$)"
+    r"|(?P<quote>^[ \t]{0,3}>[^\n]*$)"
+    rf"|(?P<think><{_THOUGHTS}>)|(?P<thought></{_THOUGHTS}>)"
+    rf"|(?P<call>{OPENING})"
+    r"|(?P<code>`+)"
+    rf"|(?P<json>^[ \t]*\{{|(?={_key(f'{_KEYS}|{_MORE_KEYS}')})\{{)"
+    r"|(?P<python>^[ \t]*\[?[A-Za-z_][\w.]{0,200}\()",
+    re.MULTILINE,
+)
