@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from policyengine.engine import Engine
     from policyengine.errors import ConfigError, ExtensionError, PolicyEngineError, UsageError
     from policyengine.extension import Extension, OptionProblem, Options, Proof
+    from policyengine.forced_call import CallFailure, ForcedResult, force_call
     from policyengine.hooks import HOOKS, hookimpl
     from policyengine.identity import call_identity, masked_fingerprint, raw_fingerprint
     from policyengine.ladder import RUNGS, Ladder, ladder_option, ladder_problems
@@ -64,6 +65,7 @@ _HOMES = {
     "Arguments": "policyengine.arguments",
     "Ask": "policyengine.actions",
     "Batch": "policyengine.messages",
+    "CallFailure": "policyengine.forced_call",
     "Classified": "policyengine.results",
     "ClassifiedResponse": "policyengine.responses",
     "ConfigError": "policyengine.errors",
@@ -76,6 +78,7 @@ _HOMES = {
     "ExtensionError": "policyengine.errors",
     "Failure": "policyengine.messages",
     "HOOKS": "policyengine.hooks",
+    "ForcedResult": "policyengine.forced_call",
     "Hint": "policyengine.actions",
     "HistoryWarning": "policyengine.messages",
     "Iteration": "policyengine.messages",
@@ -122,6 +125,7 @@ _HOMES = {
     "classify_response": "policyengine.responses",
     "classify_tool_result": "policyengine.results",
     "failed": "policyengine.context",
+    "force_call": "policyengine.forced_call",
     "hookimpl": "policyengine.hooks",
     "ladder_option": "policyengine.ladder",
     "ladder_problems": "policyengine.ladder",
@@ -142,6 +146,7 @@ __all__ = [
     "Arguments",
     "Ask",
     "Batch",
+    "CallFailure",
     "Classified",
     "ClassifiedResponse",
     "ConfigError",
@@ -153,6 +158,7 @@ __all__ = [
     "Extension",
     "ExtensionError",
     "Failure",
+    "ForcedResult",
     "Hint",
     "HistoryWarning",
     "Iteration",
@@ -198,6 +204,7 @@ __all__ = [
     "classify_response",
     "classify_tool_result",
     "failed",
+    "force_call",
     "hookimpl",
     "ladder_option",
     "ladder_problems",

@@ -17,6 +17,7 @@ import msgspec
 from policyengine import history
 from policyengine.actions import Ask, Deny, EndStep, Retry, Stop, WindDown
 from policyengine.decision import Decision, Note
+from policyengine.draft import Draft, check_calls, corrected, repair_notice
 from policyengine.errors import UsageError
 from policyengine.messages import (
     Batch,
@@ -30,8 +31,10 @@ from policyengine.messages import (
     ToolSpec,
 )
 from policyengine.outcome import Outcome, OutcomeStatus
+from policyengine.parsing.guess import as_parsed, settle_guess
 from policyengine.parsing.parse import parse_response
 from policyengine.parsing.verdict import WARNING_KINDS, Verdict
+from policyengine.policy.model import Parsing
 from policyengine.run import Run
 from policyengine.runstate import StopReason
 
@@ -124,7 +127,8 @@ class LoopState(msgspec.Struct):
     """The loop's own plain data.
 
     `ending` is decided but not carried out yet; `winding_down` ends the run later; `rounds` are rounds in which the
-    model answered.
+    model answered. `draft` is a response whose arguments are being corrected, `repairs` how many requests this
+    iteration spent on that.
     """
 
     phase: Phase = "new"
@@ -135,6 +139,8 @@ class LoopState(msgspec.Struct):
     attempt: int = 0
     notice: str = ""
     changes: ModelRequest | None = None
+    draft: Draft | None = None
+    repairs: int = 0
     last_text: str = ""
     pending: list[Pending] = []
     ending: StopReason | None = None
@@ -219,6 +225,7 @@ def _next_iteration(loop: Loop) -> Effect:
         return _finish(loop, "stopped", state.winding_down)
     loop.run.begin_iteration()
     state.attempt = 0
+    state.repairs = 0
     state.notice = ""
     return _request(loop)
 
@@ -228,7 +235,7 @@ def _request(loop: Loop, *, judged: bool = False) -> Effect:
     state = loop.state
     _flush_notes(loop)
     if judged:
-        return CallModel(_build(state))
+        return CallModel(_build(state) if state.draft is None else _repair_request(loop, state.draft))
     state.changes = None
     state.attempt += 1
     decision = loop.run.before_model_call(_build(state))
@@ -251,34 +258,104 @@ def _build(state: LoopState) -> ModelRequest:
 
 
 def _responded(loop: Loop, response: ModelResponse) -> Effect:
+    """A response came: let it be judged, read it, and let the reading be judged."""
     state, run = loop.state, loop.run
     state.rounds = run.state.iteration
     if response.usage is not None:
         state.prompt_tokens += response.usage.prompt_tokens or 0
         state.completion_tokens += response.usage.completion_tokens or 0
+    if state.draft is not None:
+        return _repaired(loop, response)
     response = history.with_ids(response, run.state.iteration)
     seen = run.after_model_response(response)
     if _ends(seen):
         return _unused(loop, response, run.stopped(seen))
     if isinstance(seen.control, Retry):
-        return _retry(loop, response, seen)
-    names = {tool.name for tool in state.tools}
-    verdict = parse_response(response, protocol=state.protocol, tools=names)
+        return _retry(loop, response, seen.message)
+    response, verdict = _parsed(loop, response)
     decision = run.after_parse(verdict)
     verdict = decision.changed or verdict
     if _ends(decision):
         return _unused(loop, response, run.stopped(decision))
     if isinstance(decision.control, Retry):
-        return _retry(loop, response, decision)
+        return _retry(loop, response, decision.message)
     if isinstance(decision.control, WindDown):
         _wind_down(loop, run.stopped(decision), run.state.iteration)
     state.last_text = verdict.text or state.last_text
     if not verdict.usable:
         return _unusable(loop, response, WARNING_KINDS[verdict.kind], {"reason": verdict.reason})
-    state.messages.append(history.assistant(response, state.protocol))
     if verdict.final:
+        state.messages.append(history.assistant(response, state.protocol))
         return _answer(loop, verdict.text)
-    return _judge_batch(loop, verdict)
+    return _check_arguments(loop, Draft(response, verdict))
+
+
+def _parsed(loop: Loop, response: ModelResponse) -> tuple[ModelResponse, Verdict]:
+    """Return the response as history keeps it, and the verdict that is acted on."""
+    state, run = loop.state, loop.run
+    parsing = _parsing(loop, response)
+    schemas = {tool.name: tool.parameters for tool in state.tools}
+    verdict = parse_response(
+        response, protocol=state.protocol, tools=schemas, mode=parsing.mode, text_fallback=parsing.text_fallback
+    )
+    verdict = settle_guess(verdict, lambda name: run.snapshot.tool(name).effect)
+    if state.protocol == "text":
+        return response, verdict
+    return as_parsed(response, verdict, f"call-{run.state.iteration}-")
+
+
+# ---- arguments against the tool's schema, before anything is judged
+
+
+def _check_arguments(loop: Loop, draft: Draft) -> Effect:
+    """Repair arguments where the policy allows it; ask for a correction, ask again, or refuse the calls that remain."""
+    state, run = loop.state, loop.run
+    settings = _parsing(loop, draft.response)
+    draft = check_calls(draft, {tool.name: tool for tool in state.tools}, settings.arguments)
+    if draft.invalid and state.repairs < settings.repair_calls:
+        return _ask_for_repair(loop, draft)
+    if draft.invalid and state.attempt <= settings.max_retry:
+        call, hint = draft.first_invalid()
+        notice = run.snapshot.templates.render("call.invalid_arguments", {"tool": call.name, "problem": hint})
+        return _retry(loop, draft.response, notice)
+    state.messages.append(history.assistant(draft.response, state.protocol))
+    return _judge_batch(loop, draft)
+
+
+def _ask_for_repair(loop: Loop, draft: Draft) -> Effect:
+    """Send one request that offers only the tool in question; its notice is never stored."""
+    state, run = loop.state, loop.run
+    state.repairs += 1
+    state.draft = draft
+    decision = run.before_model_call(_repair_request(loop, draft))
+    if _ends(decision):
+        state.draft = None
+        return _unused(loop, draft.response, run.stopped(decision))
+    if isinstance(decision.control, WindDown):
+        _wind_down(loop, run.stopped(decision), run.state.iteration)
+    state.phase = "model"
+    return CallModel(_repair_request(loop, draft))
+
+
+def _repair_request(loop: Loop, draft: Draft) -> ModelRequest:
+    state = loop.state
+    call, hint = draft.first_invalid()
+    notice = repair_notice(loop.run.snapshot.templates, call, hint)
+    tools = tuple(tool for tool in state.tools if tool.name == call.name)
+    messages = (*state.messages, history.note(notice, "repair"))
+    return ModelRequest(messages, tools, state.attempt, "repair", state.model, call.name)
+
+
+def _repaired(loop: Loop, response: ModelResponse) -> Effect:
+    """Take the corrected arguments if they are there; what still does not fit is refused."""
+    state, run = loop.state, loop.run
+    draft, state.draft = state.draft, None
+    if draft is None:
+        raise UsageError("no call is being repaired")
+    seen = run.after_model_response(response)
+    if _ends(seen):
+        return _unused(loop, draft.response, run.stopped(seen))
+    return _check_arguments(loop, corrected(draft, response))
 
 
 def _answer(loop: Loop, text: str) -> Effect:
@@ -287,12 +364,17 @@ def _answer(loop: Loop, text: str) -> Effect:
     return _finish(loop, "completed", loop.state.winding_down, text)
 
 
-def _retry(loop: Loop, response: ModelResponse, decision: Decision) -> Effect:
+def _retry(loop: Loop, response: ModelResponse, notice: str) -> Effect:
     """Ask again within the iteration; once the cap is reached, the response is unusable."""
-    if loop.state.attempt > loop.run.snapshot.policy.parsing.max_retry:
+    if loop.state.attempt > _parsing(loop, response).max_retry:
         return _unusable(loop, response, "misformat", {"reason": "retries_exhausted"})
-    loop.state.notice = decision.message
+    loop.state.notice = notice
     return _request(loop)
+
+
+def _parsing(loop: Loop, response: ModelResponse) -> Parsing:
+    """Return the settings of parsing that hold for the model that answered."""
+    return loop.run.snapshot.policy.parsing_of(response.model or loop.state.model)
 
 
 def _unusable(loop: Loop, response: ModelResponse, kind: str, data: dict[str, Any]) -> Effect:
@@ -305,9 +387,9 @@ def _unusable(loop: Loop, response: ModelResponse, kind: str, data: dict[str, An
     return _end_iteration(loop, 0, False)
 
 
-def _judge_batch(loop: Loop, verdict: Verdict) -> Effect:
+def _judge_batch(loop: Loop, draft: Draft) -> Effect:
     """Judge every call of the batch, in call order, before anything runs."""
-    state, run = loop.state, loop.run
+    state, run, verdict = loop.state, loop.run, draft.verdict
     run.state.batches += 1
     batch_id = f"batch-{run.state.batches}"
     state.pending = []
@@ -315,7 +397,7 @@ def _judge_batch(loop: Loop, verdict: Verdict) -> Effect:
         decision = run.before_tool_call(call, Batch(batch_id, index))
         number = run.state.calls
         call = decision.changed or call
-        state.pending.append(_judged(loop, call, decision, call.id in verdict.unknown))
+        state.pending.append(_judged(loop, call, decision, draft))
         if _ends(decision) and state.ending is None:
             state.ending = run.stopped(decision, call=number)
         elif isinstance(decision.control, WindDown) and state.winding_down is None:
@@ -329,14 +411,17 @@ def _judge_batch(loop: Loop, verdict: Verdict) -> Effect:
     return _run_tools(loop)
 
 
-def _judged(loop: Loop, call: ToolCall, decision: Decision, unknown: bool) -> Pending:
+def _judged(loop: Loop, call: ToolCall, decision: Decision, draft: Draft) -> Pending:
+    render = loop.run.snapshot.templates.render
     if isinstance(decision.control, Deny):
         error = ToolError(decision.control.code, decision.message, False)
         return Pending(call, ToolResult(call.id, history.refusal(decision), "denied", error))
-    if unknown:
-        offered = [tool.name for tool in loop.state.tools]
-        text = loop.run.snapshot.templates.render("unknown_tool", {"tool": call.name, "offered": offered})
+    if call.id in draft.verdict.unknown:
+        text = render("unknown_tool", {"tool": call.name, "offered": [tool.name for tool in loop.state.tools]})
         return Pending(call, ToolResult(call.id, text, "error", ToolError("unknown_tool", text, False)))
+    if call.id in draft.invalid:
+        text = render("invalid_arguments", {"tool": call.name, "problem": draft.invalid[call.id]})
+        return Pending(call, ToolResult(call.id, text, "error", ToolError("invalid_arguments", text, True)))
     return Pending(call, None, isinstance(decision.control, Ask))
 
 
@@ -458,6 +543,10 @@ def _end_now(loop: Loop, reason: StopReason) -> Effect:
 
 
 def _failed(loop: Loop, error: ProviderError) -> Effect:
+    draft, loop.state.draft = loop.state.draft, None
+    if draft is not None:  # no correction is to be had: the calls are refused as they are
+        loop.state.messages.append(history.assistant(draft.response, loop.state.protocol))
+        return _judge_batch(loop, draft)
     decision = loop.run.after_provider_error(error)
     if _ends(decision):
         return _end_now(loop, loop.run.stopped(decision))

@@ -99,13 +99,18 @@ class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One request to a model. `purpose` is `main`, or names an auxiliary request; `attempt` counts from 1."""
+    """One request to a model.
+
+    `purpose` is `main`, or names an auxiliary request (`repair`); `attempt` counts from 1. `tool_choice` is empty (the
+    model may choose), `required` (it must call something) or the name of the one tool it must call.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     attempt: int = 1
     purpose: str = "main"
     model: str = ""
+    tool_choice: str = ""
 
 
 class ModelResponse(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -49,6 +49,11 @@ class Limits(msgspec.Struct, frozen=True):
 LIMITS: dict[str, Limits] = {
     "text_protocol": Limits(text=100_000, value=4_000, items=500),
     "unknown_tool": Limits(items=300),
+    "call.missing_call": Limits(items=300),
+    "call.wrong_function": Limits(items=300),
+    "call.invalid_arguments": Limits(text=8_000, value=6_000),
+    "call.repair": Limits(text=20_000, value=12_000),
+    "invalid_arguments": Limits(text=8_000, value=6_000),
 }
 """Kinds that list the tools on offer need more room than others."""
 
@@ -61,6 +66,12 @@ CORE_MESSAGES: dict[str, dict[str, Any]] = {
     "parse.retry": {"reason": "unclosed_string", "protocol": "text"},
     "text_protocol": {"tools": [{"name": "search", "description": "Search the catalogue."}]},
     "unknown_tool": {"tool": "serach", "offered": ["search", "fetch"]},
+    "call.missing_call": {"offered": ["search", "fetch"]},
+    "call.wrong_function": {"tool": "serach", "offered": ["search", "fetch"]},
+    "call.invalid_arguments": {"tool": "search", "problem": "query: is missing."},
+    "call.truncated": {"offered": ["search"]},
+    "call.repair": {"tool": "search", "problem": "query: is missing.", "arguments": "{}"},
+    "invalid_arguments": {"tool": "search", "problem": "query: is missing."},
     "tool_timeout": {"tool": "search", "limit": 10},
     "denied": {"tool": "search", "rule": "house_rules"},
     "not_run": {"tool": "search", "rule": "stall_detector"},

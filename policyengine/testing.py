@@ -6,6 +6,7 @@ Must not know: pytest.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -117,4 +118,33 @@ def play(
     return Played(outcome, tuple(reports), tuple(decisions))
 
 
-__all__ = ["ListedRegistry", "ManualClock", "Played", "play", "policy", "rule"]
+def assert_valid(messages: tuple[Message, ...], protocol: str = "native") -> None:
+    """Assert that a history may be sent: every call answered directly after its message, once, in call order.
+
+    Names are legal, arguments are JSON objects, no message is empty.
+
+    Raises:
+        AssertionError: the first fault.
+    """
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        index += 1
+        assert message.role != "tool", "a result without its call"
+        if message.role == "assistant":
+            assert message.text.strip() or message.tool_calls, "an empty assistant message"
+        assert protocol == "native" or not message.tool_calls
+        ids = [item.id for item in message.tool_calls]
+        assert len(set(ids)) == len(ids)
+        for item in message.tool_calls:
+            assert item.name
+            assert isinstance(json.loads(item.arguments or "{}"), dict)
+        for wanted in ids:
+            answer = messages[index]
+            index += 1
+            assert answer.role == "tool"
+            assert answer.tool_call_id == wanted
+            assert answer.text.strip()
+
+
+__all__ = ["ListedRegistry", "ManualClock", "Played", "assert_valid", "play", "policy", "rule"]

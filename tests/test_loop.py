@@ -13,7 +13,6 @@ from policyengine import (
     Agent,
     Engine,
     Extension,
-    Message,
     ModelRequest,
     ModelResponse,
     ProviderError,
@@ -31,30 +30,7 @@ from policyengine import (
 from policyengine.loop import Answered, Begin, Cancelled, Finish, Loop, LoopState, Responded, ToolsDone, advance
 from policyengine.providers.scripted import ScriptedModel, answer_text
 from policyengine.script import Script
-from policyengine.testing import ListedRegistry, ManualClock, play, policy, rule
-
-
-def assert_valid(messages: tuple[Message, ...], protocol: str = "native") -> None:
-    """Every call answered directly after its message, once, in call order; legal names and JSON arguments."""
-    index = 0
-    while index < len(messages):
-        message = messages[index]
-        index += 1
-        assert message.role != "tool", "a result without its call"
-        if message.role == "assistant":
-            assert message.text.strip() or message.tool_calls, "an empty assistant message"
-        assert protocol == "native" or not message.tool_calls
-        ids = [item.id for item in message.tool_calls]
-        assert len(set(ids)) == len(ids)
-        for item in message.tool_calls:
-            assert item.name
-            assert isinstance(json.loads(item.arguments or "{}"), dict)
-        for wanted in ids:
-            answer = messages[index]
-            index += 1
-            assert answer.role == "tool"
-            assert answer.tool_call_id == wanted
-            assert answer.text.strip()
+from policyengine.testing import ListedRegistry, ManualClock, assert_valid, play, policy, rule
 
 
 class Checking(ScriptedModel):

@@ -319,7 +319,7 @@ class Trace(Extension):
     """Notes which hooks were called."""
 
     name = "trace"
-    seen: list[str] = []  # noqa: RUF012 - shared on purpose, to look at from outside
+    seen: list[str] = []
 
     class state(msgspec.Struct):  # noqa: N801
         """Nothing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from policyengine.parsing.names import Tools
+from policyengine.parsing.repair import Allowance
 
 Notation = Literal["json", "markup", "python"]
 
@@ -16,12 +17,13 @@ class Terms(NamedTuple):
     """How a text is read.
 
     `mending` allows repairs inside a call; `ended` says that the model ended its message itself, so that missing
-    brackets at the end are missing and not cut off.
+    brackets at the end are missing and not cut off. `allowance` bounds the slow reader of JSON5.
     """
 
     tools: Tools
     mending: bool = False
     ended: bool = False
+    allowance: Allowance | None = None
 
 
 class Found(NamedTuple):

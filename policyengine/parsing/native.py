@@ -110,7 +110,8 @@ def _arguments(call: ToolCall, terms: Terms) -> tuple[dict[str, Any], tuple[str,
 def _mended(call: ToolCall, terms: Terms) -> tuple[Any, tuple[str, ...]]:
     text = call.arguments.strip(_INVISIBLE)
     if text.startswith("```") and text.endswith("```"):
-        value, repairs = mend_whole(_FENCE.sub("", text, count=1).removesuffix("```"), ended=terms.ended)
+        body = _FENCE.sub("", text, count=1).removesuffix("```")
+        value, repairs = mend_whole(body, ended=terms.ended, allowance=terms.allowance)
         return value, ("strip_fence", *repairs)
     copies = _copies(text)
     if len(copies) > 1:
@@ -119,7 +120,7 @@ def _mended(call: ToolCall, terms: Terms) -> tuple[Any, tuple[str, ...]]:
     if body != text:
         value, repairs = mend_whole(body, ended=True)
         return value, ("strip_control_tokens", *repairs)
-    return mend_whole(text, ended=terms.ended)
+    return mend_whole(text, ended=terms.ended, allowance=terms.allowance)
 
 
 def _without_tokens(text: str) -> str:
@@ -160,7 +161,9 @@ def _unwrapped(text: str, name: str, terms: Terms, repairs: tuple[str, ...]) -> 
     """Read arguments that were encoded once too often."""
     if not text.strip():
         return _no_arguments(name, terms), (*repairs, "unwrap_json_string", "empty_arguments")
-    value, more = mend_whole(text, ended=terms.ended) if text.lstrip().startswith("{") else (None, ())
+    if not text.lstrip().startswith("{"):
+        raise CallError("arguments_not_object")
+    value, more = mend_whole(text, ended=terms.ended, allowance=terms.allowance)
     if not isinstance(value, dict):
         raise CallError("arguments_not_object")
     return value, (*repairs, "unwrap_json_string", *more)

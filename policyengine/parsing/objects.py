@@ -41,7 +41,9 @@ def object_at(text: str, at: int, terms: Terms, close: re.Pattern[str] | None = 
         read = mend(text, at)
     except StrictError as error:
         ends = _JSON5_ENDS.search(text, at)
-        found = json5_object(text[at : ends.start()]) if error.reason == "not_json" and ends else None
+        found = None
+        if error.reason == "not_json" and ends is not None:
+            found = json5_object(text[at : ends.start()], terms.allowance)
         if found is None or ends is None:
             raise
         return Part(found, ends.start(), ("json5",))

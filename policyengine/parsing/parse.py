@@ -14,10 +14,12 @@ from typing import Any
 
 import msgspec
 
-from policyengine.messages import ModelResponse
+from policyengine.messages import ModelResponse, ToolCall
 from policyengine.parsing.found import Terms
 from policyengine.parsing.names import Tools
 from policyengine.parsing.native import read_calls
+from policyengine.parsing.repair import Allowance
+from policyengine.parsing.strict import StrictError, dumps, loads
 from policyengine.parsing.text import ANSWER_TOOL, MODES, Mode, read_answer, read_request
 from policyengine.parsing.verdict import Verdict
 
@@ -49,10 +51,12 @@ def parse_response(
     """
     if response.finish_reason in CUT_REASONS:
         return Verdict("truncated", response.tool_calls, response.text, "finish_reason")
-    offered = Tools(tools)
-    reading = MODES[mode]
-    terms = Terms(offered, reading.mending, response.finish_reason in ENDED_REASONS)
     try:
+        clean = _clean(response, protocol, tools)
+        if clean is not None:
+            return clean
+        offered, reading = Tools(tools), MODES[mode]
+        terms = Terms(offered, reading.mending, response.finish_reason in ENDED_REASONS, Allowance())
         if response.tool_calls:
             verdict = read_calls(response, terms)
         elif mode == "native":
@@ -62,12 +66,43 @@ def parse_response(
         else:
             verdict = read_answer(response.text, terms, reading, text_fallback)
     except RecursionError:
-        verdict = Verdict("wrong_shape", response.tool_calls, response.text, "nested_too_deep")
+        return Verdict("wrong_shape", response.tool_calls, response.text, "nested_too_deep")
     if max_calls is not None and len(verdict.calls) > max_calls and verdict.usable:
         verdict = Verdict("multiple", verdict.calls, response.text, "too_many_calls")
     if verdict.kind == "empty" and response.reasoning.strip():
         return msgspec.structs.replace(verdict, kind="reasoning_only")
     return _with_unknown(verdict, offered) if verdict.calls and verdict.kind == "ok" else verdict
+
+
+def _clean(response: ModelResponse, protocol: str, tools: Collection[str] | None) -> Verdict | None:
+    """Return the verdict on one strict call of an offered tool, or `None`.
+
+    Most responses are that, and it is the same in every mode. What is left out here is judged elsewhere.
+    """
+    try:
+        if protocol == "text" and not response.tool_calls:
+            text = response.text
+            if text[:1] != "{":
+                return None
+            value = loads(text)
+            name, args = value.get("tool_name"), value.get("tool_args")
+            if type(args) is not dict or "method" in args:
+                return None
+            call = ToolCall("text-1", name, dumps(args), args)
+            text = ""
+        elif len(response.tool_calls) == 1 and response.tool_calls[0].args is None:
+            sent = response.tool_calls[0]
+            name, text = sent.name, response.text
+            args = loads(sent.arguments)
+            if type(args) is not dict:
+                return None
+            call = ToolCall(sent.id, name, sent.arguments, args)
+        else:
+            return None
+    except StrictError:
+        return None
+    known = type(name) is str and name.isidentifier() and name != ANSWER_TOOL and (tools is None or name in tools)
+    return Verdict("ok", (call,), text) if known else None
 
 
 def parse_chunks(

@@ -26,6 +26,22 @@ MAX_DEPTH = 200
 """Deepest nesting that is mended."""
 
 
+class Allowance:
+    """How many more characters of one response may be given to `json5`."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = 2 * JSON5_LIMIT) -> None:
+        self.left = left
+
+    def take(self, count: int) -> bool:
+        """Return whether `count` characters may be given, and count them."""
+        if count > min(self.left, JSON5_LIMIT):
+            return False
+        self.left -= count
+        return True
+
+
 class Mended(NamedTuple):
     """A value, the offset after it, what was repaired, and how many brackets were never closed.
 
@@ -50,10 +66,11 @@ def mend(text: str, at: int = 0) -> Mended:
     return _Reader(text, at).read()
 
 
-def mend_whole(text: str, *, ended: bool) -> tuple[Any, tuple[str, ...]]:
+def mend_whole(text: str, *, ended: bool, allowance: Allowance | None = None) -> tuple[Any, tuple[str, ...]]:
     """Return the value of `text`, which holds nothing else, and what was repaired.
 
-    `ended` says that the text is known to be complete, so that missing brackets at its end may be added.
+    `ended` says that the text is known to be complete, so that missing brackets at its end may be added. Without an
+    `allowance`, JSON5 is not tried.
 
     Raises:
         StrictError: as `mend` does, or there is other text behind the value.
@@ -68,7 +85,7 @@ def mend_whole(text: str, *, ended: bool) -> tuple[Any, tuple[str, ...]]:
         if read.open and read.end < len(text):
             raise StrictError("not_json", read.end)
     except StrictError as error:
-        found = json5_object(text) if error.reason == "not_json" else None
+        found = json5_object(text, allowance) if error.reason == "not_json" else None
         if found is None:
             raise
         return found, ("json5",)
@@ -378,13 +395,15 @@ def _escaped(match: re.Match[str]) -> str:
     return _MEANINGS.get(escape, match.group())
 
 
-def json5_object(text: str) -> Any | None:
+def json5_object(text: str, allowance: Allowance | None) -> Any | None:
     """Return the object that JSON5 reads in a short text, or `None`.
 
     Only for what JSON5 alone knows (comments, hexadecimal numbers, a leading plus). Its strings drop the backslash of
     an unknown escape, so a text with any escape that is not JSON's is left alone.
     """
-    if len(text) > JSON5_LIMIT or any(match.group(1) not in _PLAIN_ESCAPES for match in _ESCAPE.finditer(text)):
+    if allowance is None or any(match.group(1) not in _PLAIN_ESCAPES for match in _ESCAPE.finditer(text)):
+        return None
+    if not allowance.take(len(text)):
         return None
     import json5  # here, because importing it takes longer than parsing a thousand responses
 

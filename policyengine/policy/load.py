@@ -189,7 +189,8 @@ class _Checker:
             tools=tools,
             protocol=data["protocol"],
             language=data["language"],
-            parsing=Parsing(max_retry=data["parsing"]["max_retry"]),
+            parsing=Parsing(**data["parsing"]),
+            models=tuple((name, dict(settings.get("parsing", {}))) for name, settings in data["models"].items()),
             interventions=Interventions(
                 data["interventions"]["max"],
                 data["interventions"]["then"],

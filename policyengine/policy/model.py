@@ -67,10 +67,20 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Parsing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How responses are parsed. `max_retry` caps retries within one iteration."""
+    """How responses are read.
 
-    mode: Literal["strict"] = "strict"
+    `mode` is how text becomes a call (docs/parsing.md). `max_retry` caps retries within one iteration. With
+    `text_fallback`, calls in the text of a native response without structured calls are taken for calls. `arguments`
+    says what is done about a call whose arguments do not fit the tool's schema: `off` nothing, `check` it is refused,
+    `coerce` it is repaired where that is unambiguous and else refused. `repair_calls` is how many requests per
+    iteration may ask the model to correct such arguments before the call is refused.
+    """
+
+    mode: Literal["strict", "fenced", "lenient", "repair", "native"] = "strict"
     max_retry: int = 0
+    text_fallback: bool = False
+    arguments: Literal["off", "check", "coerce"] = "off"
+    repair_calls: int = 0
 
 
 class Interventions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,7 +108,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """A complete policy: rules in run order, facts about tools, settings of the loop.
 
     `files` are all files it was read from (shipped ones as `policy:NAME`), with `digest` the SHA-256 over their
-    content. `provenance` maps every dotted key path to its layers, lowest first; the last one is in force.
+    content. `models` are settings of parsing by model pattern. `provenance` maps every dotted key path to its layers, lowest first; the last one is in force.
     `warnings` did not prevent loading.
     """
 
@@ -110,6 +120,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     protocol: Literal["auto", "native", "text"] = "auto"
     language: str = "en"
     parsing: Parsing = Parsing()
+    models: tuple[tuple[str, dict[str, Any]], ...] = ()
     interventions: Interventions = Interventions()
     wind_down_rounds: int = 2
     prompts: tuple[str, ...] = ()
@@ -119,6 +130,13 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     files: tuple[str, ...] = ()
     provenance: Mapping[str, tuple[Layer, ...]] = {}
     warnings: tuple[Problem, ...] = ()
+
+    def parsing_of(self, model: str) -> Parsing:
+        """Return the settings of parsing for a model: those of the first pattern under `models:` that matches."""
+        for pattern, settings in self.models:
+            if fnmatchcase(model, pattern):
+                return msgspec.structs.replace(self.parsing, **settings)
+        return self.parsing
 
     def tool(self, name: str) -> ToolFacts:
         """Return the facts about a tool: an exact entry first, then the first pattern that matches."""

@@ -58,6 +58,15 @@ TOOL: Schema = {
 }
 """One entry under `tools:`."""
 
+PARSING: dict[str, tuple[Schema, Any]] = {
+    "mode": ({"type": "string", "allowed": ["strict", "fenced", "lenient", "repair", "native"]}, "strict"),
+    "max_retry": ({"type": "integer", "min": 0, "max": 10}, 0),
+    "text_fallback": ({"type": "boolean"}, False),
+    "arguments": ({"type": "string", "allowed": ["off", "check", "coerce"]}, "off"),
+    "repair_calls": ({"type": "integer", "min": 0, "max": 3}, 0),
+}
+"""Settings of parsing with their defaults; under `models:` they have none, because what is not given there is general."""
+
 SETTINGS: Schema = {
     "requires": {
         "type": "dict",
@@ -87,9 +96,16 @@ SETTINGS: Schema = {
     "parsing": {
         "type": "dict",
         "default": {},
-        "schema": {
-            "mode": {"type": "string", "allowed": ["strict"], "default": "strict"},
-            "max_retry": {"type": "integer", "min": 0, "max": 10, "default": 0},
+        "schema": {name: {**rule, "default": default} for name, (rule, default) in PARSING.items()},
+    },
+    "models": {
+        "type": "dict",
+        "default": {},
+        "maxlength": 200,
+        "keysrules": {"type": "string", "minlength": 1, "maxlength": 200},
+        "valuesrules": {
+            "type": "dict",
+            "schema": {"parsing": {"type": "dict", "schema": {name: rule for name, (rule, _) in PARSING.items()}}},
         },
     },
     "interventions": {
@@ -165,7 +181,7 @@ OVERLAY: Schema = {**OVERLAY_HEADER, **SETTINGS}
 LATER: tuple[tuple[str, ...], ...] = (
     ("exceptions",),
     ("kill_switch",),
-    ("models",),
+    ("models", "*", "reasoning"),
     ("extensions", "*", "locked"),
     ("extensions", "*", "rollout"),
     ("reload", "max_staleness"),
@@ -174,7 +190,7 @@ LATER: tuple[tuple[str, ...], ...] = (
 )
 """Keys that later versions will know; `*` stands for any key."""
 
-LATER_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {("parsing", "mode"): ("lenient", "repair")}
+LATER_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {}
 """Values that later versions will know."""
 
 

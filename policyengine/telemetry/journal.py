@@ -181,6 +181,7 @@ class JournalWriter:
             "attempt": request.attempt,
             "purpose": request.purpose,
             "model": request.model,
+            "tool_choice": request.tool_choice,
         }
         if before is None or before.tools != request.tools:
             part["tools"] = request.tools
@@ -276,6 +277,7 @@ class Decoder:
             attempt=new.attempt,
             purpose=new.purpose,
             model=new.model,
+            tool_choice=new.tool_choice,
         )
         self._requests[line.run] = request
         return request
@@ -287,4 +289,5 @@ class _Part(msgspec.Struct, frozen=True):
     attempt: int = 1
     purpose: str = "main"
     model: str = ""
+    tool_choice: str = ""
     tools: tuple[ToolSpec, ...] | None = None

@@ -91,6 +91,17 @@ reload: {pin: iteration, settle: 1.5s}
     assert policy.warnings == ()
 
 
+def test_parsing_is_set_for_all_models_and_by_pattern_for_some(load: Load) -> None:
+    policy = load(
+        "parsing: {mode: fenced, max_retry: 1}\n"
+        "models: {'qwen*': {parsing: {mode: repair, text_fallback: true}}, '*': {parsing: {max_retry: 3}}, plain: {}}\n"
+        "extensions: {call_limit: {with: {limit: 1}}}"
+    )
+    assert policy.parsing_of("qwen3-32b") == Parsing("repair", 1, True)
+    assert policy.parsing_of("gpt-5") == Parsing("fenced", 3)
+    assert policy.parsing == Parsing("fenced", 1)
+
+
 def test_a_json5_policy_is_the_same_policy(registry: Any, no_shipped: Path) -> None:
     text = (
         "{apiVersion: 'policyengine/v1', kind: 'Policy', name: 'mine', extensions: {call_limit: {with: {limit: 5}}},}"
@@ -318,13 +329,14 @@ def test_a_rule_may_be_an_empty_mapping_and_uses_its_id(load: Load) -> None:
         ("exceptions: [{rule: x}]", "S212", "4:1", "exceptions", "not supported yet"),
         ("kill_switch: true", "S212", "4:1", "kill_switch", "not supported yet"),
         ("kill_switch: {$env: X, default: false}", "S212", "4:15", "kill_switch.$env", "not supported yet"),
-        ("models: {x: {reasoning: replay}}", "S212", "4:1", "models", "not supported yet"),
+        ("models: {x: {reasoning: replay}}", "S212", "4:14", "models.x.reasoning", "not supported yet"),
+        ("models: {x: {parsing: {mode: loose}}}", "S202", "4:30", "models.x.parsing.mode", "allowed: strict"),
+        ("models: {x: {parsing: {max_retries: 1}}}", "S204", "4:24", "models.x.parsing.max_retries", "max_retry"),
         ("reload: {max_staleness: 24h}", "S212", "4:10", "reload.max_staleness", "not supported yet"),
         ("log: {mask: [/x]}", "S212", "4:7", "log.mask", "not supported yet"),
         ("log: {sample: {allow: 0.05}}", "S212", "4:7", "log.sample", "not supported yet"),
         ("log: {include: [argument]}", "S202", "4:17", "log.include[0]", 'did you mean "arguments"?'),
-        ("parsing: {mode: repair}", "S212", "4:17", "parsing.mode", "not supported yet"),
-        ("parsing: {mode: lenient}", "S212", "4:17", "parsing.mode", "not supported yet"),
+        ("parsing: {text_fallback: 1}", "S201", "4:26", "parsing.text_fallback", "must be"),
         ("parsing: {mode: loose}", "S202", "4:17", "parsing.mode", "allowed: strict"),
         ("parsing: {max_retry: 11}", "S205", "4:22", "parsing.max_retry", "at most 10"),
         ("wind_down: {rounds: 0}", "S205", "4:21", "wind_down.rounds", "at least 1"),
