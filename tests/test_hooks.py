@@ -370,7 +370,7 @@ def test_a_result_is_rewritten_before_the_model_reads_it():
 
     _, played = watched([call("look", {}, "dust and more dust"), say("done")], after_tool_call=shorter)
     assert [message.text for message in played.messages if message.role == "tool"] == ["dust"]
-    renamed, played = watched(
+    _, played = watched(
         [call("look", {}, "dust"), say("done")],
         after_tool_call=lambda run, call, result: run.rewrite("seen", call_id="x"),
     )

@@ -94,7 +94,8 @@ def test_t4_limit_one_stops_at_the_first_zero_is_an_error_and_disabled_never_sto
 
 
 def test_t5_the_text_of_a_warning_does_not_matter_its_kind_does():
-    made = engine("language: zh\nprotocol: text\nextensions: {stop_unusable_response_loop: {with: {max_consecutive_unusable_responses: 2}}}\n")
+    options = "{max_consecutive_unusable_responses: 2}"
+    made = engine(f"language: zh\nprotocol: text\nextensions: {{stop_unusable_response_loop: {{with: {options}}}}}\n")
     assert play(made, [say(PROSE.format(1)), say(PROSE.format(2))]).outcome.status == "stopped"
     run = made.start_run(protocol="text")
     run.start("task")
@@ -216,7 +217,8 @@ import sys
 from policyengine import Engine, ToolCall, ToolResult
 from policyengine.plugins.registry import builtin_registry
 from policyengine.policy.load import load_policy_text
-text = "apiVersion: policyengine/v1\\nkind: Policy\\nname: t\\nextensions: {stall_detector: {with: {repeat: {deny: 4}}}}"
+head = "apiVersion: policyengine/v1\\nkind: Policy\\nname: t\\n"
+text = head + "extensions: {stall_detector: {with: {repeat: {deny: 4}}}}"
 registry = builtin_registry()
 engine = Engine(load_policy_text(text, registry=registry), registry=registry)
 if sys.argv[1] == "first":
@@ -235,11 +237,10 @@ sys.stdout.buffer.write(run.save())
 
 def test_t23_signatures_saved_in_one_process_equal_those_of_another_with_another_hash_seed():
     halves = [sys.executable, "-c", _HALVES]
-    first = subprocess.run(
-        [*halves, "first"], capture_output=True, check=True, env={"PYTHONHASHSEED": "1"}, timeout=60
-    )
+    first = subprocess.run([*halves, "first"], capture_output=True, check=True, env={"PYTHONHASHSEED": "1"}, timeout=60)
+    other = {"PYTHONHASHSEED": "2"}
     second = subprocess.run(
-        [*halves, "second"], input=first.stdout, capture_output=True, check=True, env={"PYTHONHASHSEED": "2"}, timeout=60
+        [*halves, "second"], input=first.stdout, capture_output=True, check=True, env=other, timeout=60
     )
     assert first.stderr.split() == [b"allow", b"allow"]
     assert second.stderr.split() == [b"allow", b"deny"]
@@ -267,7 +268,8 @@ def test_t25_levels_rise_with_failures_and_only_of_the_failing_tool():
 
 
 def test_t25_success_resets_the_row_but_not_the_total():
-    turns = [failing(1), failing(2), call("fetch", {"page": 0}, "fine"), failing(3), failing(4), call("fetch", {"page": 9})]
+    fine = call("fetch", {"page": 0}, "fine")
+    turns = [failing(1), failing(2), fine, failing(3), failing(4), call("fetch", {"page": 9})]
     played = play(engine(HINTS), [*turns, say("done")])
     assert kinds(played) == ["tool_failure.retry", "tool_failure.change"]
     assert set(played.actions()) == {"allow"}
@@ -295,7 +297,8 @@ def test_t26_a_failure_in_a_parallel_batch_gives_one_note_after_all_results():
         ScriptedCall("a", {}, "fine"), ScriptedCall("b", {}, "broken", status="error"), ScriptedCall("c", {}, "fine")
     )
     played = play(engine(HINTS), [three, say("done")])
-    assert [message.role for message in played.messages] == ["user", "assistant", "tool", "tool", "tool", "user", "assistant"]
+    roles = [message.role for message in played.messages]
+    assert roles == ["user", "assistant", "tool", "tool", "tool", "user", "assistant"]
     assert played.messages[5].origin == "rule:failure_hint_injector"
 
 
@@ -352,7 +355,9 @@ class Raising(Extension):
             raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize(("on_error", "status", "executed"), [("deny", "completed", 0), ("allow", "completed", 1), ("stop", "stopped", 0)])
+@pytest.mark.parametrize(
+    ("on_error", "status", "executed"), [("deny", "completed", 0), ("allow", "completed", 1), ("stop", "stopped", 0)]
+)
 def test_t38_a_raising_guard_gets_on_error_and_the_others_and_the_end_hooks_still_run(on_error, status, executed):
     Trace.seen.clear()
     made = policy(rule("raising", on_error=on_error), rule("trace"))
@@ -400,10 +405,7 @@ def test_t39_a_typo_is_a_positioned_error_with_a_suggestion(body, line, meant):
 
 
 def test_t39_order_is_that_of_the_policy_and_stable():
-    body = (
-        "extensions:\n  step_limit: {order: {after: [stall_detector]}}\n  repeat_message: {}\n"
-        "  stall_detector: {}\n"
-    )
+    body = "extensions:\n  step_limit: {order: {after: [stall_detector]}}\n  repeat_message: {}\n  stall_detector: {}\n"
     orders = {tuple(item.id for item in load_policy_text(HEAD + body, registry=REGISTRY).rules) for _ in range(3)}
     assert orders == {("repeat_message", "stall_detector", "step_limit")}
 

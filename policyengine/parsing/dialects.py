@@ -153,9 +153,10 @@ def _typed(text: str, start: int, at: int, name: str, terms: Terms, repairs: tup
         return Unread(start, end, "arguments_missing", "markup")
     call = made(start, end, name, args, (*repairs, *typed), terms)
     closed = _closed(text, call, terms)
-    if "missing_closing_tag" in closed.repairs and not (closed.end >= len(text.rstrip()) and terms.ended):
+    at_end = _SPACES_LEFT.match(text, closed.end) is not None
+    if "missing_closing_tag" in closed.repairs and not (at_end and terms.ended):
         # Another parameter may have followed: only a closing tag or the end of the message says that this is all.
-        return Unread(start, closed.end, "truncated" if closed.end >= len(text.rstrip()) else "markup", "markup")
+        return Unread(start, closed.end, "truncated" if at_end else "markup", "markup")
     return [closed]
 
 
@@ -165,7 +166,7 @@ def _typed(text: str, start: int, at: int, name: str, terms: Terms, repairs: tup
 def _function(text: str, opened: re.Match[str], terms: Terms) -> Reading:
     header = _FUNCTION.match(text, opened.start())
     if header is None:
-        cut = not text[opened.end() :].strip(" =(\"'\n")
+        cut = _HEADER_LEFT.match(text, opened.end())
         return Unread(opened.start(), len(text), "truncated", "markup") if cut else None
     return _body(text, header, header.group(1), terms, _odd_header(header.group()))
 
@@ -258,6 +259,8 @@ def _python(text: str, start: int, at: int, terms: Terms) -> Reading:
 FAR = 20_000
 """How far a closing tag is looked for."""
 
+_SPACES_LEFT = re.compile(r"\s*\Z")
+_HEADER_LEFT = re.compile(r"[\s=(\"']*\Z")
 _SPACES = re.compile(r"[\s,]*")
 _FENCE = re.compile(r"```[\w-]{0,20}\s*")
 _CLOSING_TAG = (

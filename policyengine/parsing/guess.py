@@ -34,7 +34,7 @@ def as_parsed(response: ModelResponse, verdict: Verdict, ids: str = "") -> tuple
     Calls that were repaired are stored as they are run, calls recovered from the text as structured calls (with `ids`
     as the beginning of their ids), so that every result answers a call that stands in the history.
     """
-    if not verdict.repairs or not verdict.usable or not verdict.calls:
+    if not verdict.usable or not verdict.calls or (response.tool_calls and not verdict.repairs):
         return response, verdict
     calls = verdict.calls
     if not response.tool_calls:

@@ -49,7 +49,7 @@ def object_at(text: str, at: int, terms: Terms, close: re.Pattern[str] | None = 
         return Part(found, ends.start(), ("json5",))
     if not read.open:
         return Part(*read[:3])
-    at_end = not text[read.end :].strip()
+    at_end = _LEFT.match(text, read.end) is not None
     if close is not None and close.match(text, read.end):
         return Part(read.value, read.end, (*read.repairs, "close_containers"))
     if not at_end:
@@ -59,5 +59,6 @@ def object_at(text: str, at: int, terms: Terms, close: re.Pattern[str] | None = 
     return Part(read.value, read.end, (*read.repairs, "close_containers"))
 
 
+_LEFT = re.compile(r"\s*\Z")
 _JSON5_ENDS = re.compile(r"\n[ \t]*(?:```|~~~)|</[\w:]{1,40}>|\Z")
 """Where a text that only JSON5 can read is over: it has to be known before it is read."""

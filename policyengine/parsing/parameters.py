@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from policyengine.parsing.repair import mend_whole
+from policyengine.parsing.repair import encodable, mend_whole
 from policyengine.parsing.strict import StrictError, loads
 
 NS = r"(?:[A-Za-z][\w.-]{0,30}:|[\uff5c\u2016|]{1,2}\s?DSML\s?[\uff5c\u2016|]{1,2}\s?)?"
@@ -50,12 +50,13 @@ def typed(value: str, schema: Any, declared: str = "") -> tuple[Any, tuple[str, 
 
     `declared` are the other attributes of the tag (`string="false"` says JSON).
     """
+    value, lone = encodable(value)
     as_json = re.search(r"\bstring\s*=\s*[\"']?(true|false)", declared)
     if as_json is not None and as_json.group(1) == "true":
-        return value, ()
+        return value, lone
     types = _types(schema)
     if as_json is None and (not types or "string" in types):
-        return value, ()
+        return value, lone
     try:
         found: Any = loads(value)
         repairs: tuple[str, ...] = ()
@@ -63,10 +64,10 @@ def typed(value: str, schema: Any, declared: str = "") -> tuple[Any, tuple[str, 
         try:
             found, repairs = mend_whole(value, ended=False)
         except StrictError:
-            return value, ()
+            return value, lone
     if types and not any(type(found) in _PYTHON.get(name, ()) for name in types):
-        return value, ()
-    return found, repairs
+        return value, lone
+    return found, (*lone, *repairs)
 
 
 def _types(schema: Any) -> set[str]:

@@ -31,6 +31,11 @@ def is_illustration(text: str, start: int, end: int, since: int = 0) -> bool:
     return _AFTERWARDS.search(_first_line(after.lstrip(" \n`~"))) is not None
 
 
+def starts_anew(text: str) -> bool:
+    """Return whether a sentence ends or a paragraph begins in a text, and something is said in it."""
+    return _WORDS.search(text) is not None and _BREAK.search(text) is not None
+
+
 def _sentences(text: str) -> list[str]:
     """Return the sentences and lines of a text that have words, without what is quoted in them."""
     return [part for part in _END.split(_CITED.sub(" ", text)) if _WORDS.search(part)]
@@ -43,6 +48,7 @@ def _first_line(text: str) -> str:
 _QUOTES = "`\"'\u201c\u201d\u2018\u2019\u00ab\u00bb\u300c\u300d"
 _WORDS = re.compile(r"[^\W\d_]{2}")
 _END = re.compile(r"[.!?\u3002](?=\s)|\n")
+_BREAK = re.compile(r"[.!?\u3002](?=\s)|\n[ \t]*\n")
 _CITED = re.compile(r"\"[^\"]{1,400}\"|\u201c[^\u201c\u201d]{1,400}\u201d")
 _EXAMPLE = re.compile(
     r"\bfor (?:example|instance)\b|\be\.\s?g\.|\bsuch as\b|\bexamples?\b|\bsomething like\b|\blooks? like\b"

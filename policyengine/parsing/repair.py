@@ -101,6 +101,14 @@ def mend_whole(text: str, *, ended: bool, allowance: Allowance | None = None) ->
     return read.value, (*read.repairs, "extra_closer")
 
 
+def encodable(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return text that can be encoded: pairs of surrogates are put together, a lone one becomes U+FFFD."""
+    text = _PAIR.sub(lambda match: match.group().encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    if LONE.search(text) is None:
+        return text, ()
+    return LONE.sub("\ufffd", text), ("lone_surrogate",)
+
+
 HOPELESS = frozenset({"duplicate_key", "not_finite", "nested_too_deep", "number_too_long"})
 """Reasons that no repair can change."""
 
@@ -369,10 +377,8 @@ class _Reader:
     def _encodable(self, value: str) -> str:
         if LONE.search(value) is None:
             return value
-        value = _PAIR.sub(lambda match: match.group().encode("utf-16", "surrogatepass").decode("utf-16"), value)
-        if LONE.search(value):
-            self.repairs["lone_surrogate"] = None
-            value = LONE.sub("\ufffd", value)
+        value, repairs = encodable(value)
+        self.repairs.update(dict.fromkeys(repairs))
         return value
 
 

@@ -16,7 +16,7 @@ from policyengine.parsing.dialects import NS, OPENING, WRAPPERS, made, read_call
 from policyengine.parsing.found import Found, Terms, Unread
 from policyengine.parsing.objects import object_at
 from policyengine.parsing.pycalls import read_python
-from policyengine.parsing.quoting import is_illustration
+from policyengine.parsing.quoting import NEAR, is_illustration, starts_anew
 from policyengine.parsing.shapes import ShapeError, looks_like_request, request
 from policyengine.parsing.strict import StrictError
 
@@ -24,7 +24,7 @@ SCANNABLE = 1024 * 1024
 """Longest text in characters in which calls are looked for."""
 
 MAX_TRIES = 32
-"""How many objects that turn out to be no JSON are tried in one text."""
+"""How many objects that turn out to be no JSON are tried in one text, and how many unreadable examples passed over."""
 
 
 class Scan(NamedTuple):
@@ -59,6 +59,8 @@ class _Walk:
     def __init__(self, text: str, terms: Terms) -> None:
         self.text = text
         self.terms = terms
+        self.head = len(text) - len(text.lstrip())
+        self.tail = len(text.rstrip())
         self.calls: list[Found] = []
         self.unread: Unread | None = None
         self.pieces: list[str] = []
@@ -71,6 +73,7 @@ class _Walk:
         self.budget = 2 * len(text) + 10_000
         self.no_json_before = 0
         self.paragraph = 0
+        self.shown_to = 0
         self.steps: dict[str | None, Callable[[re.Match[str]], int]] = {
             "fence": self._fence,
             "quote": self._quote,
@@ -105,7 +108,11 @@ class _Walk:
             found = self.text.find("\n\n", start)
             self.paragraph = found if found >= 0 else len(self.text)
         closed = self.text.find(run, start, self.paragraph)
-        return start if closed < 0 else closed + len(run)
+        if closed < 0:
+            return start
+        if "{" in self.text[start:closed]:
+            self.shown_to = closed
+        return closed + len(run)
 
     def _quote(self, match: re.Match[str]) -> int:
         return match.end()
@@ -145,8 +152,8 @@ class _Walk:
         if closing is not None and behind > closing.start():
             closing = (_BACKTICKS if mark[0] == "`" else _TILDES).search(self.text, behind)
         if closing is None:
-            rest = self.text[behind:]
-            return self._drop(behind, behind + len(rest) - len(rest.lstrip(" \n`~")))
+            marks = _MARKS.match(self.text, behind)
+            return self._drop(behind, marks.end() if marks else behind)
         inside = self.text[behind : closing.start()]
         if inside.strip():
             self.pieces.append(inside)
@@ -208,7 +215,10 @@ class _Walk:
             return self._cannot_read(calls, start, part.end)
         if not calls:
             return part.end
+        count = len(self.calls)
         end = self._add(calls, start)
+        if len(self.calls) == count:
+            return end
         closers = _CLOSERS.match(self.text, end)
         if closers and closers.group(1):
             if not self.terms.mending:
@@ -259,11 +269,11 @@ class _Walk:
         if reading is None or self.calls:
             return at
         if isinstance(reading, Unread):
-            whole = not self.text[:start].strip()
+            whole = start <= self.head
             return self._cannot_read(reading, start, at) if whole else at
         # Python in the middle of a text is as likely to be code: only what ends the text (or its fence) is a call.
         end = reading[-1].end
-        if self.text[end:].strip(" \n`~") and not _TAG.match(self.text, _space(self.text, end)):
+        if not _REST.match(self.text, end) and not _TAG.match(self.text, _space(self.text, end)):
             return at
         return self._add(reading, start)
 
@@ -271,6 +281,7 @@ class _Walk:
         end = calls[-1].end
         if self._is_shown(start, end):
             self.shown = True
+            self.shown_to = end
             return end
         self._take(start, end)
         if not self.calls:
@@ -282,7 +293,8 @@ class _Walk:
         thought = _THOUGHT.search(self.text, end)
         if thought is not None and _THINK.search(self.text, end, thought.start()) is None:
             return self._thought(thought)
-        if unread.reason != "truncated" and self._is_shown(start, unread.end):
+        if unread.reason != "truncated" and self.tries > 0 and self._is_shown(start, unread.end):
+            self.tries -= 1
             self.shown = True
             return end
         self._take(start, end)
@@ -290,8 +302,11 @@ class _Walk:
         return end
 
     def _is_shown(self, start: int, end: int) -> bool:
-        alone = not self.text[:start].strip() and not self.text[end:].strip()
-        return not alone and is_illustration(self.text, start, end, self.taken)
+        if start <= self.head and end >= self.tail:
+            return False
+        # The words that announce an example count for what follows it, too, unless something new is said in between.
+        anew = starts_anew(self.text[max(self.shown_to, start - NEAR) : start])
+        return is_illustration(self.text, start, end, max(self.taken, self.shown_to if anew else 0))
 
     def _take(self, start: int, end: int) -> None:
         """Take a stretch out of the prose."""
@@ -312,6 +327,8 @@ def _clean(prose: str) -> str:
 
 
 _THOUGHTS = "(?:think|thinking|thought|thoughts|reasoning)"
+_MARKS = re.compile(r"[ \n`~]*")
+_REST = re.compile(r"[ \n`~]*\Z")
 _SPACE = re.compile(r"\s*")
 _CALL = re.compile(OPENING)
 _THINK = re.compile(rf"<{_THOUGHTS}>")

@@ -133,14 +133,20 @@ def _with_trailing(text: str, rest: str) -> Verdict:
 
 def _inside_fence(text: str) -> str | None:
     """Return the content of the one fence that is the whole text."""
-    mark = text[:3]
-    first, _, rest = text.partition("\n")
-    body, _, last = rest.rpartition("\n")
-    if last.strip() != mark * (len(last.strip()) // 3) or len(last.strip()) < len(first) - len(first.lstrip(mark[0])):
+    opening = _FENCE.match(text)
+    if opening is None:
         return None
-    if not last.strip() or mark[0] in first.lstrip(mark[0]):
+    run = opening.group(1)
+    *body, last = text[opening.end() :].split("\n")
+    if not _closes(last, run) or any(_closes(line, run) for line in body):
         return None
-    return None if any(line.lstrip().startswith(mark) for line in body.split("\n")) else body.strip()
+    return "\n".join(body).strip()
+
+
+def _closes(line: str, run: str) -> bool:
+    """Return whether a line closes a fence that was opened with `run`."""
+    line = line.strip()
+    return len(line) >= len(run) and not line.strip(run[0])
 
 
 # ---- calls in a native answer
@@ -248,5 +254,6 @@ def strip_invisible(text: str) -> str:
 _INVISIBLE = " \t\r\n\x0b\x0c\u00a0\ufeff\u200b\u200c\u200d\u2060"
 _NAME = re.compile(r"\S+")
 _NOTHING_LIKE_A_CALL = re.compile(r"[^<\[{(]*")
+_FENCE = re.compile(r"(`{3,}|~{3,})[^\n`]*\n")
 _FENCED_OBJECT = re.compile(r"(?:```|~~~)[\w-]*\s*\{")
 _LEAKED = re.compile(rf"^[ \t]*(?:```[\w-]*\s+)?(?:{OPENING})", re.MULTILINE)

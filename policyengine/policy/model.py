@@ -108,7 +108,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """A complete policy: rules in run order, facts about tools, settings of the loop.
 
     `files` are all files it was read from (shipped ones as `policy:NAME`), with `digest` the SHA-256 over their
-    content. `models` are settings of parsing by model pattern. `provenance` maps every dotted key path to its layers, lowest first; the last one is in force.
+    content. `models` are settings of parsing by model pattern. `provenance` maps every dotted key path to its layers,
+    lowest first; the last one is in force.
     `warnings` did not prevent loading.
     """
 

@@ -65,7 +65,7 @@ PARSING: dict[str, tuple[Schema, Any]] = {
     "arguments": ({"type": "string", "allowed": ["off", "check", "coerce"]}, "off"),
     "repair_calls": ({"type": "integer", "min": 0, "max": 3}, 0),
 }
-"""Settings of parsing with their defaults; under `models:` they have none, because what is not given there is general."""
+"""Settings of parsing with their defaults. Under `models:` they have none; what is not given there is general."""
 
 SETTINGS: Schema = {
     "requires": {

@@ -1,4 +1,7 @@
-"""`python -m tests.conformance [--class NAME] FILE...`: print passed/failed per class and every failure; exit 1 on any."""
+"""`python -m tests.conformance [--class NAME] FILE...`
+
+Prints passed/failed per class and every failure; exits with 1 on any.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,10 @@ def _run(config: dict[str, Any], effects: dict[str, str]) -> Run:
         "text": {"stop": repeat} if repeat else {},
         "cycle": {"deny": cycle, "max_period": config.get("max_period", 5)} if cycle else {},
         "interleaved": _deny(config.get("interleaved_threshold")),
-        "stagnation": {**_deny(config.get("stagnation_threshold")), "exec": _deny(config.get("stagnation_threshold_exec"))},
+        "stagnation": {
+            **_deny(config.get("stagnation_threshold")),
+            "exec": _deny(config.get("stagnation_threshold_exec")),
+        },
         "poll": _deny(config.get("poll_threshold")),
         "scope": "step",
         "tools": {"*": {"ignore_args": list(config["ignore_args"])}} if config.get("ignore_args") else {},

@@ -24,8 +24,16 @@ NAMES = ("search", "write")
         ({"tool_name": "search:a:b", "tool_args": {}}, "search", {"action": "a:b"}),
         ({"tool_name": "search", "tool_args": {"method": "m"}}, "search", {"method": "m", "action": "m"}),
         ({"tool_name": "search:s", "tool_args": {"method": "m"}}, "search", {"method": "m", "action": "s"}),
-        ({"tool_name": "search:s", "tool_args": {"action": "a", "method": "m"}}, "search", {"action": "a", "method": "m"}),
-        ({"tool_name": "search", "tool_args": {"action": "a", "method": "m"}}, "search", {"action": "a", "method": "m"}),
+        (
+            {"tool_name": "search:s", "tool_args": {"action": "a", "method": "m"}},
+            "search",
+            {"action": "a", "method": "m"},
+        ),
+        (
+            {"tool_name": "search", "tool_args": {"action": "a", "method": "m"}},
+            "search",
+            {"action": "a", "method": "m"},
+        ),
         ({"tool_name": "search", "tool_args": {"method": ""}}, "search", {"method": ""}),
         ({"actions": [{"tool_name": "search", "tool_args": {"q": 1}}]}, "search", {"q": 1}),
         ({"actions": [{"tool": "write", "args": {}}], "tool_name": "search", "tool_args": {}}, "search", {}),

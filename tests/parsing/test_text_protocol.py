@@ -92,7 +92,10 @@ def test_t15_what_was_cut_off_is_truncated_and_nothing_else(parse, mode):
 
 def test_t15_an_open_string_is_truncated_whatever_the_finish_reason_says(parse):
     for reason in ("", "stop", "tool_calls"):
-        assert parse.text('{"tool_name": "write", "tool_args": {"content": "half', finish_reason=reason).kind == "truncated"
+        assert (
+            parse.text('{"tool_name": "write", "tool_args": {"content": "half', finish_reason=reason).kind
+            == "truncated"
+        )
 
 
 def test_t15_missing_brackets_alone_are_added_where_the_model_ended_its_message_itself(parse, calls_of):
@@ -181,7 +184,7 @@ def test_an_array_of_exactly_one_request_is_unwrapped_only_where_recovery_is_all
 
 @pytest.mark.parametrize("mode", ["strict", "fenced"])
 def test_foreign_markup_is_named_where_it_is_not_read(parse, mode):
-    text = f'<tool_call>{json.dumps({"name": "search", "arguments": {"q": "x"}})}</tool_call>'
+    text = f"<tool_call>{json.dumps({'name': 'search', 'arguments': {'q': 'x'}})}</tool_call>"
     verdict = parse.text(text, mode)
     assert (verdict.kind, verdict.usable) == ("foreign_markup", False)
 

@@ -1,0 +1,381 @@
+"""`python -m benchmarks.recovery --recordings DIR`: what the parser recovers from texts that were never run; its cost.
+
+Knows: the labels in `labels/`, the effects of the tools named there, what is asked of the figures.
+Must not know: how parsing works.
+
+Labels were made by reading, before there was a recovering parser (labels/README.md). The list of words that mark an
+example was made with these texts at hand, so the figures show what the parser does to them, not what it would do to
+others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from benchmarks.stats import exact
+from policyengine.cli.output import table, terminal
+from policyengine.identity import call_identity
+from policyengine.messages import ModelResponse, ToolCall
+from policyengine.parsing import Mode, Verdict, parse_response, settle_guess
+
+LABELS = Path(__file__).parent / "labels"
+SET = "agentdojo_malformed"
+MODES: tuple[Mode, ...] = ("strict", "fenced", "lenient", "repair")
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "native, text fallback": {"protocol": "native", "text_fallback": True},
+    "text": {"protocol": "text"},
+}
+READS = ("get_", "search_", "read_", "list_")
+"""How the names of tools begin that only read. All others count as `exec`: nobody declared them."""
+
+MIN_RECOVERED = 0.95
+MAX_RATIO = 5.0
+MAX_WORST_S = 1.0
+WORST = 256 * 1024
+REPEATS = 7
+
+
+class Text(NamedTuple):
+    """One recorded text: how often it occurs, which tools are registered, and which calls it holds (two readings)."""
+
+    text: str
+    count: int
+    tools: tuple[str, ...]
+    wanted: tuple[frozenset[str], ...]
+
+
+class Found(NamedTuple):
+    """What a parser made of one text: right calls, wrong ones, and its verdict."""
+
+    text: Text
+    right: int
+    wrong: int
+    verdict: Verdict
+
+
+class Check(NamedTuple):
+    """One thing that is asked of the figures."""
+
+    asked: str
+    found: str
+    holds: bool
+
+
+class Grid(NamedTuple):
+    """A table to print."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables; return 0, 1 if `--check` and a condition does not hold, 2 if the work cannot be done."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--recordings", type=Path, required=True, metavar="DIR", help="folder that holds the sets")
+    parser.add_argument("--check", action="store_true", help="exit 1 unless every condition at the end holds")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown, as in docs/parsing.md")
+    arguments = parser.parse_args(argv)
+    try:
+        texts = read_texts(arguments.recordings / SET)
+    except (OSError, ValueError, KeyError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    grids, checks = report(texts)
+    for grid in grids:
+        print(_markdown(grid)) if arguments.markdown else _print(grid)
+    return 1 if arguments.check and not all(check.holds for check in checks) else 0
+
+
+def report(texts: Sequence[Text]) -> tuple[list[Grid], list[Check]]:
+    """Return the tables and what is asked of them."""
+    found = {
+        (protocol, mode): [look(text, mode, options) for text in texts]
+        for protocol, options in PROTOCOLS.items()
+        for mode in MODES
+    }
+    repaired = {protocol: found[protocol, "repair"] for protocol in PROTOCOLS}
+    clean, worst = [*clean_costs()], worst_cost()
+    checks = [check for protocol, items in repaired.items() for check in _recovery_checks(protocol, items)]
+    checks += [
+        Check(
+            f"a clean response of about 2 KB costs at most {MAX_RATIO:g} times msgspec.json.decode",
+            ", ".join(f"{name} {ratio:.1f}" for name, _, _, ratio in clean),
+            all(ratio <= MAX_RATIO for *_, ratio in clean),
+        ),
+        Check(f"the worst malformed text of 256 KB costs less than {MAX_WORST_S:g} s", worst, worst_ok(worst)),
+    ]
+    grids = [
+        _parser_grid(texts, found),
+        _effect_grid(repaired),
+        _why_grid(repaired["native, text fallback"]),
+        Grid(
+            "Clean responses",
+            ("response", "#characters", "#parse_response, us", "#times msgspec.json.decode"),
+            tuple((name, str(size), f"{cost:.1f}", f"{ratio:.1f}") for name, size, cost, ratio in clean),
+        ),
+        Grid(
+            "What is asked",
+            ("asked", "found", "holds"),
+            tuple((check.asked, check.found, "yes" if check.holds else "NO") for check in checks),
+        ),
+    ]
+    return grids, checks
+
+
+# ---- recorded texts
+
+
+def read_texts(folder: Path) -> list[Text]:
+    """Return the texts of the set with their labels.
+
+    Raises:
+        ValueError: a text has no label.
+    """
+    labels = {item["sha256"]: item for item in _lines(LABELS / f"{SET}.jsonl")}
+    second = dict(_second_readings())
+    tools = json.loads((folder / "tools.json").read_text(encoding="utf-8"))
+    texts = []
+    for item in _lines(folder / "texts.jsonl"):
+        digest = sha256(item["text"].encode()).hexdigest()[:16]
+        if digest not in labels:
+            raise ValueError(f"the text {digest} has no label")
+        wanted = (frozenset({call["identity"], second.get(digest, "")}) for call in labels[digest]["calls"])
+        texts.append(Text(item["text"], item["count"], tuple(tools[item["suite"]]), tuple(wanted)))
+    return texts
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            yield json.loads(line)
+
+
+def _second_readings() -> Iterator[tuple[str, str]]:
+    """Yield the digest of each doubly escaped text with the identity of its call in the second reading."""
+    readme = (LABELS / "README.md").read_text(encoding="utf-8")
+    for match in re.finditer(r"^\| `(\w{16})` \| \w+ \| `\w{32}` \| `(\w{32})` \|$", readme, re.MULTILINE):
+        yield match.group(1), match.group(2)
+
+
+def look(text: Text, mode: Mode, options: dict[str, Any]) -> Found:
+    """Return what the parser makes of a text."""
+    verdict = parse_response(ModelResponse(text.text), tools=text.tools, mode=mode, **options)
+    left = list(text.wanted)
+    wrong = 0
+    for call in verdict.calls if verdict.usable else ():
+        identity = call_identity(call.name, call.args)
+        match = next((wanted for wanted in left if identity in wanted), None)
+        if match is None:
+            wrong += 1
+        else:
+            left.remove(match)
+    return Found(text, len(text.wanted) - len(left), wrong, verdict)
+
+
+def effect_of(tool: str) -> str:
+    """Return the effect that this benchmark declares for a tool."""
+    return "read" if tool.startswith(READS) else "exec"
+
+
+def _acted_on(found: Found) -> str:
+    if not found.verdict.usable or not found.verdict.calls:
+        return "not recovered"
+    settled = settle_guess(found.verdict, effect_of)
+    return "run" if settled.usable else "asked again"
+
+
+def _recovery_checks(protocol: str, items: Sequence[Found]) -> Iterator[Check]:
+    wanted, right = sum(len(item.text.wanted) for item in items), sum(item.right for item in items)
+    wrong = sum(item.wrong for item in items)
+    asked = f"{protocol}: at least {MIN_RECOVERED:.0%} of the labelled calls are recovered"
+    yield Check(asked, _share(right, wanted), right >= MIN_RECOVERED * wanted)
+    yield Check(f"{protocol}: no call is recovered that is not labelled", str(wrong), wrong == 0)
+
+
+# ---- cost
+
+
+def clean_costs() -> Iterator[tuple[str, int, float, float]]:
+    """Yield for clean responses: name, size, cost in microseconds, and how many times `msgspec.json.decode` that is."""
+    decode = msgspec.json.decode
+    for name, text, response, options in _clean_responses():
+        parse = _parser_of(response, options)
+        times = [(_time(lambda text=text: decode(text)), _time(parse)) for _ in range(REPEATS)]
+        floor, cost = (min(column) for column in zip(*times, strict=True))
+        yield name, len(text), cost * 1e6, cost / floor
+
+
+def _clean_responses() -> Iterator[tuple[str, str, ModelResponse, dict[str, Any]]]:
+    code = "def f(x):\n    if x > 0:\n        return {'x': x}\n" * 30
+    prose = "The quick brown fox jumps over the lazy dog, and then it rests. " * 27
+    small = {f"field_{number}": number for number in range(110)}
+    for kind, arguments in (
+        ("code", {"path": "src/f.py", "content": code, "mode": "w", "options": {"dry": False, "lines": [1, 2, 3]}}),
+        ("prose", {"path": "docs/fox.md", "content": prose, "mode": "w"}),
+        ("many small members", small),
+    ):
+        thoughts = ["I know what the file has to hold. " * 4, "Now I write it. " * 4]
+        request = {"thoughts": thoughts, "headline": "Writing", "tool_name": "write_file", "tool_args": arguments}
+        text = json.dumps(request)
+        yield f"text, {kind}", text, ModelResponse(text), {"protocol": "text"}
+        text = json.dumps({**arguments, "reason": " ".join(thoughts)})
+        call = ToolCall("call-1", "write_file", text)
+        yield f"native, {kind}", text, ModelResponse(tool_calls=(call,)), {}
+
+
+def _parser_of(response: ModelResponse, options: dict[str, Any]) -> Callable[[], Verdict]:
+    tools = {"write_file": {"type": "object"}, "read_file": {"type": "object"}}
+    return lambda: parse_response(response, tools=tools, mode="repair", **options)
+
+
+def _time(work: Callable[[], Any], times: int = 2000) -> float:
+    gc.disable()
+    begun = perf_counter()
+    for _ in range(times):
+        work()
+    spent = perf_counter() - begun
+    gc.enable()
+    return spent / times
+
+
+def worst_cost() -> str:
+    """Return the longest time that any of many malformed texts of 256 KB takes in any mode, and which it is."""
+    worst, which = 0.0, ""
+    tools = {"shell": {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}}
+    for name, text in malformed_texts():
+        said = ModelResponse(text, finish_reason="stop")
+        called = ModelResponse(tool_calls=(ToolCall("1", "shell", text),), finish_reason="stop")
+        for response, options in ((said, PROTOCOLS["text"]), (said, PROTOCOLS["native, text fallback"]), (called, {})):
+            for mode in ("lenient", "repair"):
+                begun = perf_counter()
+                parse_response(response, tools=tools, mode=mode, **options)
+                spent = perf_counter() - begun
+                if spent > worst:
+                    worst, which = spent, name
+    return f"{worst:.2f} s ({which})"
+
+
+def worst_ok(worst: str) -> bool:
+    """Return whether the longest time is short enough."""
+    return float(worst.split()[0]) < MAX_WORST_S
+
+
+def malformed_texts() -> Iterator[tuple[str, str]]:
+    """Yield malformed texts of 256 KB, each with a name: what a reader that is not linear would choke on."""
+    call = '<tool_call>{"name":"shell","arguments":{"cmd":"x"}}'
+    units = (
+        *("{", "[", '"', "\\", "`", "``` ", "```\n{", "<", "<think>", "</think>", "\n", "> ", "'", "\u201c", "a("),
+        *('{"a":', "{'a':", "[1,", "1,", '\n{"a":1', '\n\n{"a":x', '{"tool_name":', '\n{"a":[1,2,3]}', '{\\"a\\":'),
+        *("<tool_call>", '<tool_call>{"a', "<function=shell>", '<function=shell>{"', "<function=(", "<function= "),
+        *("<function=shell><parameter=cmd>", '<invoke name="shell">', "[TOOL_CALLS]", "<|tool_call_begin|>"),
+        *("shell(cmd=", "shell(cmd=1)\n", "[shell(cmd=1)]\nx\n", '[shell(cmd="', "</parameter> ", "<shell><cmd>"),
+        *(
+            "Action: shell\n",
+            "For example, ",
+            f"{call}\n",
+            f"x {call} y\n",
+            f"{call}</tool_call>\n",
+            f"```\n{call}\n```\n",
+        ),
+        *(f"For example {call}</tool_call>\n\n", "For example <tool_call>{x}</tool_call>\n\n", "example <function=(\n"),
+        *('For example <tool_call>{"name":"shell","arguments":{/**/"cmd":"x"}}</tool_call>\n\n', '{"cmd": 0x1} '),
+        *('x\n{"name": "shell", "arguments": {"cmd": "x"}}\n', '`{` {"name": 1}\n', "shell <shell> {", "\n`x` {'a'}"),
+    )
+    for unit in units:
+        yield repr(unit), (unit * (WORST // len(unit) + 1))[:WORST]
+    head = '{"tool_name": "shell", "tool_args": {"cmd": '
+    yield "numbers in an open array", head + "[" + "1," * (WORST // 2)
+    yield "a Python list of numbers", head.replace('"', "'") + "[" + "1," * (WORST // 2 - 40) + "1]}}"
+    yield "a Python list of strings", head.replace('"', "'") + "[" + "'a'," * (WORST // 4 - 40) + "'a']}}"
+    yield "an open string", head + '"' + "x" * WORST
+    yield "escapes", head.replace('"', "'") + "'" + "\\n" * (WORST // 2 - 40) + "'}}"
+    yield "backslashes", head + '"' + "\\d" * (WORST // 2 - 40) + '"}}'
+    yield "spaces in a tag", "<tool_call>shell" + " " * WORST + "x"
+    yield "closing tags in a value", "<function=shell><parameter=cmd>" + "</parameter>" * (WORST // 12)
+
+
+# ---- tables
+
+
+def _parser_grid(texts: Sequence[Text], found: dict[tuple[str, Mode], list[Found]]) -> Grid:
+    rows = []
+    for (protocol, mode), items in found.items():
+        calls, messages = _sums(items, weighted=False), _sums(items, weighted=True)
+        rows.append((protocol, mode, _share(*calls[:2]), str(calls[2]), _share(*messages[:2]), str(messages[2])))
+    count = sum(text.count for text in texts)
+    columns = ("protocol", "mode", "#calls recovered", "#wrong calls", "#weighted by count", "#wrong, weighted")
+    return Grid(f"Parser: {len(texts)} texts, {count} messages", columns, tuple(rows))
+
+
+def _sums(items: Sequence[Found], *, weighted: bool) -> tuple[int, int, int]:
+    weight = [item.text.count if weighted else 1 for item in items]
+    right = sum(item.right * times for item, times in zip(items, weight, strict=True))
+    wanted = sum(len(item.text.wanted) * times for item, times in zip(items, weight, strict=True))
+    wrong = sum(item.wrong * times for item, times in zip(items, weight, strict=True))
+    return right, wanted, wrong
+
+
+def _effect_grid(repaired: dict[str, list[Found]]) -> Grid:
+    rows = []
+    for protocol, items in repaired.items():
+        texts, messages, calls = Counter[str](), Counter[str](), Counter[str]()
+        for item in items:
+            if not item.text.wanted:
+                continue
+            outcome = _acted_on(item)
+            texts[outcome] += 1
+            messages[outcome] += item.text.count
+            calls[outcome] += len(item.text.wanted)
+        for outcome in ("run", "asked again", "not recovered"):
+            rows.append((protocol, outcome, str(texts[outcome]), str(messages[outcome]), str(calls[outcome])))
+    title = "Effect rule (mode repair): what becomes of the texts that hold calls"
+    return Grid(title, ("protocol", "outcome", "#texts", "#messages", "#calls"), tuple(rows))
+
+
+def _why_grid(items: Sequence[Found]) -> Grid:
+    """Return the verdicts on the texts without a call."""
+    counts = Counter((item.verdict.kind, item.verdict.reason) for item in items if not item.text.wanted)
+    rows = ((kind, reason or "-", str(count)) for (kind, reason), count in sorted(counts.items()))
+    return Grid(
+        "Texts without a call (native, text fallback, mode repair)", ("verdict", "reason", "#texts"), tuple(rows)
+    )
+
+
+def _share(events: int, trials: int) -> str:
+    low, high = exact(events, trials)
+    return f"{events} of {trials}: {events / trials:.1%} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _print(grid: Grid) -> None:
+    console = terminal()
+    shown = table(*grid.columns)
+    for row in grid.rows:
+        shown.add_row(*row)
+    console.print(f"\n{grid.title}\n", markup=False)
+    console.print(shown)
+
+
+def _markdown(grid: Grid) -> str:
+    rows = [
+        [name.lstrip("#") for name in grid.columns],
+        ["---:" if name.startswith("#") else "---" for name in grid.columns],
+        *grid.rows,
+    ]
+    return f"### {grid.title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
