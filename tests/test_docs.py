@@ -24,6 +24,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,13 +261,21 @@ def compare(expected: str, actual: str) -> None:
     assert gap or at == len(lines), f"something is left out at the end: {lines[at:]}"
 
 
+def forget_modules_of_temporary_folders() -> None:
+    """Forget modules that a page or a test wrote itself: the next one may use the same name for another."""
+    for name, module in list(sys.modules.items()):
+        file = Path(str(getattr(module, "__file__", "") or "/"))
+        if not file.is_absolute() or file.is_relative_to(tempfile.gettempdir()) and not file.is_relative_to(sys.prefix):
+            del sys.modules[name]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_every_block_of_a_page_holds(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=ignored)
-    before = set(sys.modules)
+    forget_modules_of_temporary_folders()
     player = Player(page, tmp_path)
     sys.modules["documented"] = player.module
     try:
@@ -276,10 +285,8 @@ def test_every_block_of_a_page_holds(page, tmp_path, monkeypatch):
             assert block.language in known, f"{page}:{block.line}: a block needs one of the languages {sorted(known)}"
             player.play(block)
     finally:
-        for name in set(sys.modules) - before:
-            file = Path(str(getattr(sys.modules[name], "__file__", "") or "/"))
-            if name == "documented" or not file.is_absolute() or file.is_relative_to(tmp_path):
-                del sys.modules[name]
+        del sys.modules["documented"]
+        forget_modules_of_temporary_folders()
 
 
 def test_an_excerpt_must_say_where_it_leaves_something_out():
@@ -394,7 +401,7 @@ def test_every_page_can_be_reached_from_the_entrances():
 
 
 def test_documents_named_in_the_code_exist():
-    folders = ("policyengine", "extensions", "tests", "examples", "policies", "prompts", "benchmarks")
+    folders = ("policyengine", "extensions", "examples", "policies", "prompts", "benchmarks")
     files = [path for name in folders for path in (ROOT / name).rglob("*") if path.suffix in (".py", ".yaml", ".toml")]
     missing = []
     for path in [*files, ROOT / "setup.py", ROOT / "pyproject.toml"]:
