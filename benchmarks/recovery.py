@@ -108,15 +108,20 @@ def report(texts: Sequence[Text]) -> tuple[list[Grid], list[Check]]:
         for mode in MODES
     }
     repaired = {protocol: found[protocol, "repair"] for protocol in PROTOCOLS}
-    clean, worst = [*clean_costs()], worst_cost()
+    clean = [*clean_costs()]
+    seconds, text = worst_cost()
     checks = [check for protocol, items in repaired.items() for check in _recovery_checks(protocol, items)]
     checks += [
         Check(
-            f"a clean response of about 2 KB costs at most {MAX_RATIO:g} times msgspec.json.decode, on average over kinds",
+            f"a clean response of 2 KB costs at most {MAX_RATIO:g} times msgspec.json.decode, on average over kinds",
             f"{mean(ratio for *_, ratio in clean):.1f}",
             mean(ratio for *_, ratio in clean) <= MAX_RATIO,
         ),
-        Check(f"the worst malformed text of 256 KB costs less than {MAX_WORST_S:g} s", worst, worst_ok(worst)),
+        Check(
+            f"the worst malformed text of 256 KB costs less than {MAX_WORST_S:g} s",
+            f"{seconds:.2f} s ({text})",
+            seconds < MAX_WORST_S,
+        ),
     ]
     grids = [
         _parser_grid(texts, found),
@@ -254,8 +259,8 @@ def _time(work: Callable[[], Any], times: int = 100) -> float:
     return spent / times
 
 
-def worst_cost() -> str:
-    """Return the longest time that any of many malformed texts of 256 KB takes in any mode, and which it is."""
+def worst_cost() -> tuple[float, str]:
+    """Return the longest time in seconds that any of many malformed texts takes in any mode, and the text's name."""
     worst, which = 0.0, ""
     tools = {"shell": {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}}
     for name, text in malformed_texts():
@@ -268,12 +273,7 @@ def worst_cost() -> str:
                 spent = perf_counter() - begun
                 if spent > worst:
                     worst, which = spent, name
-    return f"{worst:.2f} s ({which})"
-
-
-def worst_ok(worst: str) -> bool:
-    """Return whether the longest time is short enough."""
-    return float(worst.split()[0]) < MAX_WORST_S
+    return worst, which
 
 
 def malformed_texts() -> Iterator[tuple[str, str]]:
@@ -300,6 +300,9 @@ def malformed_texts() -> Iterator[tuple[str, str]]:
     for unit in units:
         yield repr(unit), (unit * (WORST // len(unit) + 1))[:WORST]
     head = '{"tool_name": "shell", "tool_args": {"cmd": '
+    calls = "[shell(cmd=1)]\n" * (WORST // 15)
+    yield "Python calls amid prose", f"x\n{calls}y"
+    yield "Python calls that end in the middle of one", f"x\n{calls}[shell(cmd="
     yield "numbers in an open array", head + "[" + "1," * (WORST // 2)
     yield "a Python list of numbers", head.replace('"', "'") + "[" + "1," * (WORST // 2 - 40) + "1]}}"
     yield "a Python list of strings", head.replace('"', "'") + "[" + "'a'," * (WORST // 4 - 40) + "'a']}}"

@@ -265,17 +265,23 @@ class _Walk:
         return max(self._read_python(at, at), match.end())
 
     def _read_python(self, at: int, start: int) -> int:
-        reading = read_python(self.text, at, self.terms)
-        if reading is None or self.calls:
-            return at
-        if isinstance(reading, Unread):
-            whole = start <= self.head
-            return self._cannot_read(reading, start, at) if whole else at
-        # Python in the middle of a text is as likely to be code: only what ends the text (or its fence) is a call.
-        end = reading[-1].end
-        if not _REST.match(self.text, end) and not _TAG.match(self.text, _space(self.text, end)):
-            return at
-        return self._add(reading, start)
+        """Read Python calls, one list after another. In the middle of a text they are as likely to be code."""
+        calls: list[Found] = []
+        place = at
+        while (reading := read_python(self.text, place, self.terms)) is not None:
+            if isinstance(reading, Unread):
+                return self._cannot_read(reading, start, at) if start <= self.head else place
+            calls += reading
+            separator = _SEPARATOR.match(self.text, calls[-1].end)
+            place = separator.end() if separator else calls[-1].end
+        if not calls or self.calls:
+            return place
+        end = calls[-1].end
+        if _REST.match(self.text, end) or _TAG.match(self.text, _space(self.text, end)):
+            return self._add(calls, start)
+        if start <= self.head and self.text[at] == "[":
+            return self._cannot_read(Unread(at, end, "python_call", "python"), start, at)
+        return end
 
     def _add(self, calls: list[Found], start: int) -> int:
         end = calls[-1].end
@@ -328,6 +334,7 @@ def _clean(prose: str) -> str:
 
 _THOUGHTS = "(?:think|thinking|thought|thoughts|reasoning)"
 _MARKS = re.compile(r"[ \n`~]*")
+_SEPARATOR = re.compile(r"[\s,]*")
 _REST = re.compile(r"[ \n`~]*\Z")
 _SPACE = re.compile(r"\s*")
 _CALL = re.compile(OPENING)
@@ -338,7 +345,8 @@ _BACKTICKS = re.compile(r"^[ \t]{0,3}`{3,}[ \t]*$", re.MULTILINE)
 _TILDES = re.compile(r"^[ \t]{0,3}~{3,}[ \t]*$", re.MULTILINE)
 _CLOSERS = re.compile(r"\s*([}\]]*)")
 _TAG = re.compile(
-    rf"</?{NS}(?:{WRAPPERS}|invoke|function)>|<[|\uff5c][\w\u2581 /]{{1,40}}[|\uff5c]>|</s>|\[/?(?:TOOL_CALLS|ARGS)\]"
+    rf"</?{NS}(?:{WRAPPERS}|invoke|function)>|<[|\uff5c][\w\u2581 /]{{1,40}}[|\uff5c]>|</s>|<end_of_turn>"
+    r"|\[/?(?:TOOL_CALLS|ARGS)\]"
 )
 _LANGUAGE = re.compile(r"(?:json[5c]?|xml|text|plaintext|py(?:thon)?|tools?|tool_calls?|tool_code|function(?:_call)?)?")
 """What may stand behind an opening fence that holds a call."""
