@@ -280,7 +280,7 @@ def malformed_texts() -> Iterator[tuple[str, str]]:
     """Yield malformed texts of 256 KB, each with a name: what a reader that is not linear would choke on."""
     call = '<tool_call>{"name":"shell","arguments":{"cmd":"x"}}'
     units = (
-        *("{", "[", '"', "\\", "`", "``` ", "```\n{", "<", "<think>", "</think>", "\n", "> ", "'", "\u201c", "a("),
+        *("{", "[", '"', "\\", "`", "~", "``` ", "```\n{", "<", "<think>", "</think>", "\n", "> ", "'", "\u201c", "a("),
         *('{"a":', "{'a':", "[1,", "1,", '\n{"a":1', '\n\n{"a":x', '{"tool_name":', '\n{"a":[1,2,3]}', '{\\"a\\":'),
         *("<tool_call>", '<tool_call>{"a', "<function=shell>", '<function=shell>{"', "<function=(", "<function= "),
         *("<function=shell><parameter=cmd>", '<invoke name="shell">', "[TOOL_CALLS]", "<|tool_call_begin|>"),

@@ -7,9 +7,11 @@ Must not know: what any guard thinks, the order of an iteration.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, Protocol
 
@@ -17,6 +19,7 @@ import msgspec
 
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
+from policyengine.history import tool as tool_message
 from policyengine.loop import (
     Answered,
     AskHuman,
@@ -38,7 +41,7 @@ from policyengine.loop import (
 )
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolResult
 from policyengine.outcome import Outcome
-from policyengine.toolset import Toolset, as_tools, failure_of, result_of, timeout_of
+from policyengine.toolset import Tool, Toolset, as_tools, failure_of, result_of, timeout_of
 
 
 class Model(Protocol):
@@ -59,8 +62,11 @@ class RequestError(Exception):
         super().__init__(f"{error.code}: {error.message}")
 
 
-Human = Callable[[AskHuman], bool]
-"""Asked when a rule wants a human's approval; returns whether the calls may run."""
+Human = Callable[[AskHuman], bool | Awaitable[bool] | None]
+"""Asked when a rule wants a human's approval.
+
+Only `True` lets the calls run; `None` leaves the run waiting. It may be asynchronous under `arun`.
+"""
 
 
 class Agent:
@@ -123,52 +129,69 @@ class Agent:
         return Loop(run, msgspec.convert(state, LoopState))
 
     def drive(self, loop: Loop, event: Event | None = None) -> Outcome:
-        """Perform effects until the run is over; without an event, go on where a resumed run stands."""
-        effect = advance(loop, event) if event is not None else effect_now(loop)
+        """Perform effects until the run is over; without an event, go on where a resumed run stands.
+
+        Whatever else is raised (an interrupt, a model's own exception), the run is ended first, with a valid history.
+        """
+        done: list[ToolResult] = []
         try:
+            effect = advance(loop, event) if event is not None else effect_now(loop)
             while not isinstance(effect, Finish):
-                done = self._perform(loop, effect)
-                if done is None:
+                done.clear()
+                answer = self._perform(loop, effect, done)
+                if answer is None:
                     return waiting(loop, effect)
-                effect = advance(loop, done)
-        except KeyboardInterrupt:
-            effect = advance(loop, Cancelled("interrupted"))
+                effect = advance(loop, answer)
+        except BaseException as error:
+            _give_up(loop, error, done)
             raise
         return effect.outcome
 
     async def adrive(self, loop: Loop, event: Event | None = None) -> Outcome:
-        """Perform effects with asyncio until the run is over."""
-        effect = advance(loop, event) if event is not None else effect_now(loop)
+        """Perform effects with asyncio until the run is over; see `drive`."""
+        done: list[ToolResult] = []
         try:
+            effect = advance(loop, event) if event is not None else effect_now(loop)
             while not isinstance(effect, Finish):
-                done = await self._aperform(loop, effect)
-                if done is None:
+                done.clear()
+                answer = await self._aperform(loop, effect, done)
+                if answer is None:
                     return waiting(loop, effect)
-                effect = advance(loop, done)
-        except asyncio.CancelledError:
-            advance(loop, Cancelled("cancelled"))
+                effect = advance(loop, answer)
+        except BaseException as error:
+            _give_up(loop, error, done)
             raise
         return effect.outcome
 
-    # ---- performing effects
+    # ---- performing effects; `done` collects results as they come, for the case that the run is given up
 
-    def _perform(self, loop: Loop, effect: Effect) -> Event | None:
+    def _perform(self, loop: Loop, effect: Effect, done: list[ToolResult]) -> Event | None:
         match effect:
             case CallModel(request):
                 return self._call_model(request)
             case CallTools(jobs):
-                return ToolsDone(self._run_jobs(loop, jobs))
+                self._run_jobs(loop, jobs, done)
+                return ToolsDone(tuple(done))
             case AskHuman():
-                return Answered(self.human(effect)) if self.human is not None else None
+                answer = self.human(effect) if self.human is not None else None
+                if inspect.isawaitable(answer):
+                    if inspect.iscoroutine(answer):
+                        answer.close()
+                    raise UsageError("`human` is asynchronous: use `arun`")
+                return None if answer is None else Answered(answer is True)
         raise UsageError(f"no driver for {type(effect).__name__}")
 
-    async def _aperform(self, loop: Loop, effect: Effect) -> Event | None:
+    async def _aperform(self, loop: Loop, effect: Effect, done: list[ToolResult]) -> Event | None:
         match effect:
             case CallModel(request):
                 return await self._acall_model(request)
             case CallTools(jobs):
-                return ToolsDone(tuple(await asyncio.gather(*(self._arun_job(loop, job) for job in jobs))))
-        return self._perform(loop, effect)
+                await asyncio.gather(*(self._arun_job(loop, job, done) for job in jobs))
+                return ToolsDone(tuple(done))
+            case AskHuman() if self.human is not None:
+                answer = self.human(effect)
+                return Answered((await answer if inspect.isawaitable(answer) else answer) is True)
+        return self._perform(loop, effect, done)
 
     def _call_model(self, request: ModelRequest) -> Event:
         try:
@@ -186,19 +209,21 @@ class Agent:
         except RequestError as error:
             return RequestFailed(error.error)
 
-    def _run_jobs(self, loop: Loop, jobs: tuple[ToolJob, ...]) -> tuple[ToolResult, ...]:
-        """Run the calls of a batch in threads; the results come in call order."""
+    def _run_jobs(self, loop: Loop, jobs: tuple[ToolJob, ...], done: list[ToolResult]) -> None:
+        """Run the calls of a batch in threads and put their results into `done`, in call order."""
         if len(jobs) == 1 and jobs[0].timeout_s is None:
-            return (self._run_tool(jobs[0]),)
+            done.append(self._run_tool(jobs[0]))
+            return
         answers = []
         for job in jobs:
             answer: queue.SimpleQueue[ToolResult] = queue.SimpleQueue()
             threading.Thread(target=self._into, args=(answer, job), daemon=True).start()
             answers.append((job, answer, monotonic()))
-        return tuple(self._await(loop, job, answer, began) for job, answer, began in answers)
+        for job, answer, began in answers:
+            done.append(self._await(loop, job, answer, began))
 
     def _into(self, answer: queue.SimpleQueue[ToolResult], job: ToolJob) -> None:
-        answer.put(self._run_tool(job))
+        answer.put(self._run_tool(job, in_thread=True))
 
     def _await(self, loop: Loop, job: ToolJob, answer: queue.SimpleQueue[ToolResult], began: float) -> ToolResult:
         if job.timeout_s is None:
@@ -208,8 +233,11 @@ class Agent:
         except queue.Empty:
             return self._timeout(loop, job)
 
-    def _run_tool(self, job: ToolJob) -> ToolResult:
-        """Run one call in this thread; whatever the tool raises is the result, not our exception."""
+    def _run_tool(self, job: ToolJob, *, in_thread: bool = False) -> ToolResult:
+        """Run one call in this thread; whatever the tool raises is the result, not our exception.
+
+        Only in the caller's own thread an interrupt is the user's.
+        """
         began = monotonic()
         try:
             tool = self.tools.get(job.call.name)
@@ -218,25 +246,40 @@ class Agent:
             value = tool.function(**(job.call.args or {}))
             if tool.is_async:
                 value = asyncio.run(value)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool's exception is an event, never ours
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not in_thread:
+                raise
             return failure_of(job.call, error, monotonic() - began)
         return result_of(job.call, value, monotonic() - began)
 
-    async def _arun_job(self, loop: Loop, job: ToolJob) -> ToolResult:
+    async def _arun_job(self, loop: Loop, job: ToolJob, done: list[ToolResult]) -> None:
+        """Run one call as a task of its own, give it up after its time, and put its result into `done`."""
         tool = self.tools.get(job.call.name)
-        began = monotonic()
-        is_async = tool is not None and tool.is_async
-        running = self._arun_async(job, began) if is_async else _in_thread(self._run_tool, job)
+        if tool is not None and tool.is_async:
+            running: asyncio.Future[ToolResult] = asyncio.ensure_future(self._arun_async(job, tool))
+        else:
+            running = _in_thread(partial(self._run_tool, in_thread=True), job)
         try:
-            return await asyncio.wait_for(running, job.timeout_s)
-        except TimeoutError:
-            return self._timeout(loop, job)
+            await asyncio.wait({running}, timeout=job.timeout_s)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        if running.done():
+            done.append(running.result())
+            return
+        running.cancel()  # and not waited for: a tool may ignore it
+        running.add_done_callback(_forget)
+        done.append(self._timeout(loop, job))
 
-    async def _arun_async(self, job: ToolJob, began: float) -> ToolResult:
-        tool = self.tools.get(job.call.name)
+    async def _arun_async(self, job: ToolJob, tool: Tool) -> ToolResult:
+        began = monotonic()
         try:
-            value = await tool.function(**(job.call.args or {})) if tool is not None else None
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool's exception is an event, never ours
+            value = await tool.function(**(job.call.args or {}))
+        except BaseException as error:
+            task = asyncio.current_task()
+            ours = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
+            if ours or isinstance(error, KeyboardInterrupt):
+                raise
             return failure_of(job.call, error, monotonic() - began)
         return result_of(job.call, value, monotonic() - began)
 
@@ -259,8 +302,31 @@ def waiting(loop: Loop, effect: Effect) -> Outcome:
         interventions=loop.run.state.interventions,
         prompt_tokens=state.prompt_tokens,
         completion_tokens=state.completion_tokens,
-        messages=tuple(state.messages),
+        messages=(*state.messages, *_answers_so_far(loop)),
     )
+
+
+def _answers_so_far(loop: Loop) -> Iterator[Message]:
+    """Answer the calls that wait, in the outcome only: its messages may be sent as the history of another run."""
+    rule = loop.state.asking.rule if loop.state.asking else ""
+    for item in loop.state.pending:
+        text = loop.run.snapshot.templates.render("ask.wait", {"tool": item.call.name, "rule": rule})
+        yield tool_message(item.call, item.result or ToolResult(item.call.id, text, "not_run"), loop.state.protocol)
+
+
+def _give_up(loop: Loop, error: BaseException, done: list[ToolResult]) -> None:
+    """End a run that its driver cannot go on with; what was raised is raised on."""
+    if loop.state.phase == "done" or isinstance(error, UsageError):
+        return
+    wanted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+    why = ("interrupted" if isinstance(error, KeyboardInterrupt) else "cancelled") if wanted else type(error).__name__
+    advance(loop, Cancelled(why, tuple(done), "cancelled" if wanted else "failed"))
+
+
+def _forget(running: asyncio.Future[ToolResult]) -> None:
+    """Fetch the result of a task that was given up, so that asyncio does not complain about it."""
+    if not running.cancelled():
+        running.exception()
 
 
 def _in_thread(function: Callable[[ToolJob], ToolResult], job: ToolJob) -> asyncio.Future[ToolResult]:

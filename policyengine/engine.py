@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -32,8 +33,9 @@ from policyengine.policy.problems import Position, Problem
 from policyengine.policy.reload import POLL_S, Watch
 from policyengine.run import SAVE_VERSION, Journal, Run, SavedRun, Sink
 from policyengine.runstate import Conversation, RunState
-from policyengine.selftest import self_test
+from policyengine.selftest import LEAST_S, self_test
 from policyengine.snapshot import PolicySnapshot, build_snapshot
+from policyengine.workers import call_with_limit
 
 _ATTEMPTS = 5
 """How often `reload` reads files that change under its hands."""
@@ -210,7 +212,9 @@ class Engine:
             return error
         except ExtensionError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with new files, the old policy must stay in force
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever is wrong with new files, the old policy must stay in force
             logger.opt(exception=True).debug("the policy could not be built")
             fault = f"the policy could not be built: {type(error).__name__}: {error}"
             return ConfigError([Problem("E807", fault, Position(str(self.source)))])
@@ -262,7 +266,9 @@ class Engine:
         for listener in self.listeners:
             try:
                 listener(event, subject)
-            except Exception as error:  # noqa: BLE001 - a listener must not undo a reload, nor end the watch
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a listener must not undo a reload, nor end the watch
                 logger.error("a listener failed at {}: {}: {}", event, type(error).__name__, error)
 
 
@@ -297,9 +303,12 @@ def _check_shrunk(before: Policy, after: Policy) -> None:
 
 
 def _observe(snapshot: PolicySnapshot, hook: str, payload: dict[str, Any]) -> None:
-    """Call observers one by one; one that raises is logged and the others are called all the same."""
+    """Call observers one by one; one that raises or hangs is logged and the others are called all the same."""
     for entry in snapshot.tables[hook].entries:
-        try:
-            entry.call(None, tuple(payload.values()))
-        except Exception as error:  # noqa: BLE001 - an observer must not undo a reload
-            logger.error("rule {} failed at {}: {}: {}", entry.rule.id, hook, type(error).__name__, error)
+        job = partial(entry.call, None, tuple(payload.values()))
+        limit_s = max(entry.limit_ns / 1e9, LEAST_S)
+        in_time, _, fault = call_with_limit(job, limit_s)
+        if not in_time:
+            fault = f"no answer after {limit_s:g} s"
+        if fault:
+            logger.error("rule {} failed at {}: {}", entry.rule.id, hook, fault)

@@ -33,10 +33,11 @@ def note(text: str, rule: str) -> Message:
 def with_ids(response: ModelResponse, iteration: int) -> ModelResponse:
     """Return the response with an id on every call, unique in its batch: some servers send none, or send them twice."""
     seen: set[str] = set()
+    given = {call.id for call in response.tool_calls}
     calls = []
     for index, call in enumerate(response.tool_calls):
         if not call.id or call.id in seen:
-            call = msgspec.structs.replace(call, id=f"call-{iteration}-{index}")
+            call = msgspec.structs.replace(call, id=_unused(f"call-{iteration}-{index}", seen | given))
         seen.add(call.id)
         calls.append(call)
     if tuple(calls) == response.tool_calls:
@@ -44,10 +45,20 @@ def with_ids(response: ModelResponse, iteration: int) -> ModelResponse:
     return msgspec.structs.replace(response, tool_calls=tuple(calls), raw=None)
 
 
+def _unused(id: str, taken: set[str]) -> str:
+    while id in taken:
+        id += "x"
+    return id
+
+
 def assistant(response: ModelResponse, protocol: str) -> Message:
     """Return the response as a message: the provider's mapping verbatim, unless a call in it is illegal."""
     if protocol == "text":
-        return Message("assistant", response.text, raw=response.raw)
+        if not response.tool_calls:
+            return Message("assistant", response.text, raw=response.raw)
+        # Structured calls in the text protocol: nobody would answer their ids, so they are written as it has them.
+        asked = [json.dumps({"tool_name": call.name, "tool_args": call.args or {}}) for call in response.tool_calls]
+        return Message("assistant", "\n".join([*filter(str.strip, [response.text]), *asked]))
     calls = tuple(_legal(call) for call in response.tool_calls)
     raw = response.raw if calls == response.tool_calls else None
     return Message("assistant", response.text, calls, raw=raw)
@@ -73,7 +84,7 @@ def unusable(response: ModelResponse, protocol: str, warning: HistoryWarning) ->
         for call in response.tool_calls:
             text = json.dumps({"status": "error", "error": {"code": warning.kind, "message": warning.text}})
             messages.append(Message("tool", text, tool_call_id=call.id, name=_legal(call).name, origin="loop"))
-    messages.append(Message("user", warning.text, origin=f"warning:{warning.kind}"))
+    messages.append(Message("user", warning.text.strip() or f"({warning.kind})", origin=f"warning:{warning.kind}"))
     return messages
 
 

@@ -72,9 +72,15 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True):
-    """Event: the caller gives the run up. Calls that were running count as not run."""
+    """Event: the driver gives the run up, because the caller wants it (`cancelled`) or because it crashed (`failed`).
+
+    `finished` are the results of calls that had ended by then; of the other calls that were running nobody knows
+    whether they took effect.
+    """
 
     why: str = "cancelled"
+    finished: tuple[ToolResult, ...] = ()
+    status: Literal["cancelled", "failed"] = "cancelled"
 
 
 Event = Begin | Responded | RequestFailed | ToolsDone | Answered | Cancelled
@@ -121,6 +127,7 @@ class Pending(msgspec.Struct):
     call: ToolCall
     result: ToolResult | None = None
     ask: bool = False
+    answered: bool = False
 
 
 class LoopState(msgspec.Struct):
@@ -174,7 +181,7 @@ def advance(loop: Loop, event: Event) -> Effect:
     phase = loop.state.phase
     match event:
         case Cancelled() if phase != "done":
-            return _cancel(loop, event.why)
+            return _cancel(loop, event)
         case Begin() if phase == "new":
             return _begin(loop, event.task)
         case Responded() if phase == "model":
@@ -184,7 +191,7 @@ def advance(loop: Loop, event: Event) -> Effect:
         case ToolsDone() if phase == "tools":
             return _tools_done(loop, event.results)
         case Answered() if phase == "human":
-            return _answered(loop, event.approved)
+            return _answered(loop, event.approved is True)
     raise UsageError(f"event {type(event).__name__} does not fit phase {phase!r}")
 
 
@@ -209,6 +216,8 @@ def effect_now(loop: Loop) -> Effect:
 
 
 def _begin(loop: Loop, task: str) -> Effect:
+    if not task.strip():
+        raise UsageError("the task is empty; providers refuse empty messages")
     loop.state.messages.append(history.user(task))
     decision = loop.run.start(task)
     if _ends(decision):
@@ -257,6 +266,11 @@ def _build(state: LoopState) -> ModelRequest:
     return ModelRequest(messages, source.tools, state.attempt, "main", source.model)
 
 
+def _offered(state: LoopState) -> tuple[ToolSpec, ...]:
+    """Return the tools of the open request: a rule may have withheld some, and those must not run either."""
+    return (state.changes or state).tools
+
+
 def _responded(loop: Loop, response: ModelResponse) -> Effect:
     """A response came: let it be judged, read it, and let the reading be judged."""
     state, run = loop.state, loop.run
@@ -284,17 +298,37 @@ def _responded(loop: Loop, response: ModelResponse) -> Effect:
     state.last_text = verdict.text or state.last_text
     if not verdict.usable:
         return _unusable(loop, response, WARNING_KINDS[verdict.kind], {"reason": verdict.reason})
+    if verdict.final and not verdict.text.strip():
+        return _unusable(loop, _without_calls(response), "empty", {"reason": "nothing_left"})
     if verdict.final:
-        state.messages.append(history.assistant(response, state.protocol))
+        state.messages.append(history.assistant(_without_calls(response), state.protocol))
         return _answer(loop, verdict.text)
+    if decision.changed is not None and state.protocol == "native":
+        response, verdict = _as_rewritten(loop, response, verdict)
     return _check_arguments(loop, Draft(response, verdict))
+
+
+def _without_calls(response: ModelResponse) -> ModelResponse:
+    """Return a final answer without the calls that a rule took out of it: nobody would answer them."""
+    return msgspec.structs.replace(response, tool_calls=(), raw=None) if response.tool_calls else response
+
+
+def _as_rewritten(loop: Loop, response: ModelResponse, verdict: Verdict) -> tuple[ModelResponse, Verdict]:
+    """Store the calls that a rule put into the verdict, under ids of their own, so that each gets its answer."""
+    if verdict.calls == response.tool_calls:
+        return response, verdict
+    changed = msgspec.structs.replace(response, tool_calls=verdict.calls, raw=None)
+    changed = history.with_ids(changed, loop.run.state.iteration)
+    names = {tool.name for tool in _offered(loop.state)}
+    unknown = tuple(call.id for call in changed.tool_calls if call.name not in names)
+    return changed, msgspec.structs.replace(verdict, calls=changed.tool_calls, unknown=unknown)
 
 
 def _parsed(loop: Loop, response: ModelResponse) -> tuple[ModelResponse, Verdict]:
     """Return the response as history keeps it, and the verdict that is acted on."""
     state, run = loop.state, loop.run
     parsing = _parsing(loop, response)
-    schemas = {tool.name: tool.parameters for tool in state.tools}
+    schemas = {tool.name: tool.parameters for tool in _offered(state)}
     verdict = parse_response(
         response, protocol=state.protocol, tools=schemas, mode=parsing.mode, text_fallback=parsing.text_fallback
     )
@@ -311,7 +345,7 @@ def _check_arguments(loop: Loop, draft: Draft) -> Effect:
     """Repair arguments where the policy allows it; ask for a correction, ask again, or refuse the calls that remain."""
     state, run = loop.state, loop.run
     settings = _parsing(loop, draft.response)
-    draft = check_calls(draft, {tool.name: tool for tool in state.tools}, settings.arguments)
+    draft = check_calls(draft, {tool.name: tool for tool in _offered(state)}, settings.arguments)
     if draft.invalid and state.repairs < settings.repair_calls:
         return _ask_for_repair(loop, draft)
     if draft.invalid and state.attempt <= settings.max_retry:
@@ -341,7 +375,7 @@ def _repair_request(loop: Loop, draft: Draft) -> ModelRequest:
     state = loop.state
     call, hint = draft.first_invalid()
     notice = repair_notice(loop.run.snapshot.templates, call, hint)
-    tools = tuple(tool for tool in state.tools if tool.name == call.name)
+    tools = tuple(tool for tool in _offered(state) if tool.name == call.name)
     messages = (*state.messages, history.note(notice, "repair"))
     return ModelRequest(messages, tools, state.attempt, "repair", state.model, call.name)
 
@@ -402,7 +436,7 @@ def _judge_batch(loop: Loop, draft: Draft) -> Effect:
             state.ending = run.stopped(decision, call=number)
         elif isinstance(decision.control, WindDown) and state.winding_down is None:
             _wind_down(loop, run.stopped(decision, call=number), run.state.iteration)
-        elif isinstance(decision.control, Ask) and state.asking is None:
+        elif state.pending[-1].ask and state.asking is None:
             state.asking = run.stopped(decision, call=number)
     if state.ending is not None or state.winding_down is not None:
         _refuse_rest(loop)
@@ -417,7 +451,7 @@ def _judged(loop: Loop, call: ToolCall, decision: Decision, draft: Draft) -> Pen
         error = ToolError(decision.control.code, decision.message, False)
         return Pending(call, ToolResult(call.id, history.refusal(decision), "denied", error))
     if call.id in draft.verdict.unknown:
-        text = render("unknown_tool", {"tool": call.name, "offered": [tool.name for tool in loop.state.tools]})
+        text = render("unknown_tool", {"tool": call.name, "offered": [tool.name for tool in _offered(loop.state)]})
         return Pending(call, ToolResult(call.id, text, "error", ToolError("unknown_tool", text, False)))
     if call.id in draft.invalid:
         text = render("invalid_arguments", {"tool": call.name, "problem": draft.invalid[call.id]})
@@ -486,6 +520,7 @@ def _tools_done(loop: Loop, results: tuple[ToolResult, ...]) -> Effect:
     for item in state.pending:
         result, decision = run.after_tool_call(item.call, item.result or by_id[item.call.id])
         state.messages.append(history.tool(item.call, result, state.protocol))
+        item.answered = True
         if _ends(decision) and state.ending is None:
             state.ending = run.stopped(decision)
     count = len(state.pending)
@@ -498,9 +533,9 @@ def _end_iteration(loop: Loop, calls: int, usable: bool) -> Effect:
     decision = run.end_iteration(calls, usable)
     if _ends(decision) and loop.state.ending is None:
         loop.state.ending = run.stopped(decision)
-    elif isinstance(decision.control, WindDown):
+    elif isinstance(decision.control, WindDown) and loop.state.winding_down is None:
         _wind_down(loop, run.stopped(decision), run.state.iteration)
-    elif calls and loop.state.winding_down is not None and run.state.iteration > loop.state.wound_after:
+    if calls and loop.state.winding_down is not None and run.state.iteration > loop.state.wound_after:
         loop.state.refusals_left -= 1
     return _next_iteration(loop)
 
@@ -555,19 +590,30 @@ def _failed(loop: Loop, error: ProviderError) -> Effect:
     return _finish(loop, "failed", None, error=f"{error.code}: {error.message}")
 
 
-def _cancel(loop: Loop, why: str) -> Effect:
-    """Answer what is open so that the history stays valid, and end the run."""
-    state = loop.state
-    render = loop.run.snapshot.templates.render
-    for item in state.pending:
-        text = render("not_run", {"rule": why, "tool": item.call.name})
-        result = item.result or ToolResult(item.call.id, text, "not_run", ToolError("cancelled", text))
-        result, _ = loop.run.after_tool_call(item.call, result)
+def _cancel(loop: Loop, event: Cancelled) -> Effect:
+    """Answer what is open, truthfully, so that the history stays valid, and end the run."""
+    state, run = loop.state, loop.run
+    finished = {result.call_id: result for result in event.finished}
+    started = state.phase == "tools"
+    open_calls = [item for item in state.pending if not item.answered]
+    for item in open_calls:
+        if item.result is None and started:
+            state.executed += 1
+        result = item.result or finished.get(item.call.id) or _abandoned(loop, item.call, started)
+        result, _ = run.after_tool_call(item.call, result)
         state.messages.append(history.tool(item.call, result, state.protocol))
-    if state.pending:
-        loop.run.end_iteration(len(state.pending), True)
+        item.answered = True
+    if open_calls:
+        run.end_iteration(len(state.pending), True)
     state.pending = []
-    return _finish(loop, "cancelled", None, error=why)
+    return _finish(loop, event.status, None, error=event.why)
+
+
+def _abandoned(loop: Loop, call: ToolCall, started: bool) -> ToolResult:
+    """Return the answer to a call whose result nobody waits for any more."""
+    kind = "interrupted" if started else "cancelled"
+    text = loop.run.snapshot.templates.render(kind, {"tool": call.name})
+    return ToolResult(call.id, text, "error" if started else "not_run", ToolError(kind, text, False))
 
 
 def _finish(

@@ -5,11 +5,13 @@ Knows: one sample payload per hook point. Must not know: real runs, files.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from policyengine.context import RunView
 from policyengine.dispatch import check_answer
 from policyengine.errors import ConfigError
+from policyengine.extension import Extension
 from policyengine.messages import (
     Batch,
     HistoryWarning,
@@ -25,7 +27,11 @@ from policyengine.outcome import Outcome
 from policyengine.parsing.verdict import Verdict
 from policyengine.policy.problems import Problem
 from policyengine.runstate import RunState, StopReason
-from policyengine.snapshot import PolicySnapshot
+from policyengine.snapshot import Entry, PolicySnapshot
+from policyengine.workers import call_with_limit
+
+LEAST_S = 1.0
+"""What a first call may take at least: it may import and compile what later ones find ready."""
 
 _CALL = ToolCall("sample-1", "sample_tool", '{"query":"sample"}', {"query": "sample"})
 
@@ -57,9 +63,10 @@ def self_test(snapshot: PolicySnapshot) -> None:
     problems = []
     for rule_id, extension in snapshot.extensions.items():
         state = RunState("self-test", iteration=1, step=1)
-        view = RunView(state, rule_id, extension.state() if extension.state else None, snapshot.tool)
+        kept, broken = _state(extension)
+        view = RunView(state, rule_id, kept, snapshot.tool)
         for hook, payload in SAMPLES.items():
-            fault = _fault(snapshot, rule_id, hook, view, payload)
+            fault = broken or _fault(snapshot, rule_id, hook, view, payload)
             if fault:
                 rule = snapshot.rules[rule_id]
                 text = f"{rule.use} fails its self-test at {hook}: {fault}"
@@ -74,9 +81,30 @@ def _fault(snapshot: PolicySnapshot, rule_id: str, hook: str, view: RunView, pay
     for entry in table.entries:
         if entry.rule.id != rule_id:
             continue
-        try:
-            answer = entry.call(view, payload)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the fault is reported with its rule
-            return f"{type(error).__name__}: {error}"
-        return check_answer(answer, table.point, payload, entry.extension)[1]
+        answer, fault = _answer(entry, view, payload)
+        return fault or check_answer(answer, table.point, payload, entry.extension)[1]
     return ""
+
+
+def _answer(entry: Entry, view: RunView, payload: tuple[Any, ...]) -> tuple[Any, str]:
+    """Call an implementation as a run would: what is not built in gets a worker thread and is given up after a time."""
+    if not entry.inline:
+        limit_s = max(entry.limit_ns / 1e9, LEAST_S)
+        in_time, answer, fault = call_with_limit(partial(entry.call, view, payload), limit_s)
+        return answer, fault if in_time else f"timeout: no answer after {limit_s:g} s"
+    try:
+        return entry.call(view, payload), ""
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the fault is reported with its rule
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _state(extension: Extension) -> tuple[Any, str]:
+    """Return a fresh state of a rule, or why it cannot be made."""
+    try:
+        return extension.state() if extension.state else None, ""
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the fault is reported with its rule
+        return None, f"its state cannot be made: {type(error).__name__}: {error}"

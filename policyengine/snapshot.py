@@ -154,7 +154,9 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
             manager.register(extensions[rule.id], name=rule.id)
         except pluggy.PluginValidationError as error:
             raise ExtensionError(rule.use, found.origin, str(error)) from error
-        except Exception as error:  # noqa: BLE001 - third-party code; becomes a positioned problem
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - third-party code; becomes a positioned problem
             detail = f"{rule.use} cannot be set up with these options: {type(error).__name__}: {error}"
             problems.append(Problem("X405", detail, rule.position, f"extensions.{rule.id}.with"))
             continue

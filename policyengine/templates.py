@@ -76,6 +76,8 @@ CORE_MESSAGES: dict[str, dict[str, Any]] = {
     "denied": {"tool": "search", "rule": "house_rules"},
     "not_run": {"tool": "search", "rule": "stall_detector"},
     "ask.wait": {"tool": "pay_invoice", "rule": "spend_review"},
+    "cancelled": {"tool": "search"},
+    "interrupted": {"tool": "search"},
     "wind_down.refuse": {"tool": "search"},
     "interventions.stop": {"observed": 11, "limit": 10},
     "interventions.hand_over": {"observed": 11, "limit": 10},

@@ -24,11 +24,13 @@ BROAD = {
     "engine.py": "an observer that raises must not undo a reload",
     "plugins/folder.py": "running a drop-in file is running foreign code; its failure is reported with file and line",
     "plugins/registry.py": "importing an installed package is running foreign code; its failure is reported with it",
+    "policy/reload.py": "a watch that ends silently would leave every later edit unseen",
     "policy/rules.py": "an extension's check_options is foreign code; its failure is a positioned problem",
     "probing.py": "a probed tool is foreign code, and what it raises is what the probe is to find out",
     "results/plain.py": "methods of a tool's return value are foreign code; one that fails is shown as such",
     "selftest.py": "the self-test calls every guard once to hear what it raises",
     "snapshot.py": "an extension's constructor is foreign code; its failure is a positioned problem",
+    "toolset.py": "importing the module of tools is running foreign code; its failure is told to who named it",
     "workers.py": "a guard's exception crosses from its worker thread to the deciding thread",
 }
 """Every file that may catch all exceptions, and why nothing narrower will do."""

@@ -172,7 +172,7 @@ def drive_with_break(plan, script, at):
             again = effect_now(loop)
             assert type(again) is type(effect)
             effect = again
-        effect = advance(loop, agent._perform(loop, effect))
+        effect = advance(loop, agent._perform(loop, effect, []))
         number += 1
     outcome = effect.outcome
     return msgspec.structs.replace(outcome, messages=tuple(plain(message) for message in outcome.messages))
@@ -304,7 +304,9 @@ def test_cancelling_while_tools_run_answers_their_calls_and_ends_the_run():
     effect = advance(loop, Cancelled("user"))
     assert effect.outcome.status == "cancelled"
     assert_valid(effect.outcome.messages)
-    assert seen == ["not_run", "not_run", "cancelled"]
+    assert seen == ["error", "error", "cancelled"]
+    assert "not known" in effect.outcome.messages[-1].text
+    assert effect.outcome.executed == 2
 
 
 def test_events_out_of_order_are_the_callers_mistake():
@@ -424,3 +426,184 @@ def test_text_with_lone_surrogates_can_be_saved_and_resumed():
     resumed = agent.resume(agent.save(loop))
     assert resumed.state.messages == loop.state.messages
     assert agent.drive(resumed).status == "completed"
+
+
+@pytest.mark.parametrize("answer", [False, "no", 1, None])
+@pytest.mark.parametrize("driver", ["run", "arun"])
+def test_only_true_is_an_approval(driver, answer):
+    made = policy(rule("erratic", {"plan": {"before_tool_call": ["ask"]}}))
+    engine = Engine(made, registry=ListedRegistry(Erratic, trusted=True))
+    model = ScriptedModel(Script("t", (call("a"), say("done"))))
+
+    async def asked(effect):
+        return answer
+
+    human = asked if driver == "arun" else lambda effect: answer
+    agent = Agent(engine, model, model.tools(), human=human)
+    outcome = asyncio.run(agent.arun("task")) if driver == "arun" else agent.run("task")
+    assert outcome.executed == 0
+
+
+def test_an_asynchronous_human_cannot_be_asked_synchronously():
+    made = policy(rule("erratic", {"plan": {"before_tool_call": ["ask"]}}))
+    model = ScriptedModel(Script("t", (call("a"), say("done"))))
+
+    async def asked(effect):
+        return True
+
+    agent = Agent(Engine(made, registry=ListedRegistry(Erratic, trusted=True)), model, model.tools(), human=asked)
+    with pytest.raises(UsageError, match="asynchronous"):
+        agent.run("task")
+
+
+class Withholding(Extension):
+    """Takes a tool out of every request."""
+
+    name = "withholding"
+
+    @hookimpl
+    def before_model_call(self, run, request):
+        return run.rewrite("held", tools=tuple(tool for tool in request.tools if tool.name != "pay"))
+
+
+def test_a_tool_that_a_rule_withheld_does_not_run():
+    engine = Engine(policy(rule("withholding")), registry=ListedRegistry(Withholding, trusted=True))
+    played = play(engine, [call("pay", {"amount": 1}), call("look"), say("done")])
+    assert played.outcome.executed == 1
+    assert "pay" in played.messages[2].text
+
+
+@pytest.mark.parametrize("raised", [GeneratorExit, asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("driver", ["run", "arun"])
+def test_whatever_a_tool_raises_is_a_result_and_hangs_nothing(driver, raised):
+    def bad() -> None:
+        """Raise."""
+        raise raised
+
+    async def worse() -> None:
+        """Raise too."""
+        raise asyncio.CancelledError
+
+    turns = (batch(ScriptedCall("bad"), ScriptedCall("worse")), say("done"))
+    agent = Agent(Engine(policy(), registry=ListedRegistry()), ScriptedModel(Script("t", turns)), [bad, worse])
+    outcome = asyncio.run(agent.arun("task")) if driver == "arun" else agent.run("task")
+    assert (outcome.status, outcome.executed) == ("completed", 2)
+
+
+def test_cancelling_keeps_what_was_done_and_says_what_is_not_known():
+    ended = []
+
+    class Watching(Extension):
+        name = "watching"
+
+        @hookimpl
+        def run_end(self, run, outcome):
+            ended.append(outcome)
+
+    quick_done = threading.Event()
+
+    def quick() -> str:
+        """Write."""
+        quick_done.set()
+        return "wrote file"
+
+    async def cancelled():
+        started = asyncio.Event()
+
+        async def slow() -> str:
+            """Wait."""
+            started.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        turns = (batch(ScriptedCall("quick"), ScriptedCall("slow")), say("done"))
+        engine = Engine(policy(rule("watching")), registry=ListedRegistry(Watching, trusted=True))
+        agent = Agent(engine, ScriptedModel(Script("t", turns)), {"quick": quick, "slow": slow})
+        task = asyncio.create_task(agent.arun("task"))
+        await started.wait()
+        while not quick_done.is_set():
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    outcome = ended[-1]
+    first, second = (message.text for message in outcome.messages if message.role == "tool")
+    assert outcome.executed == 2
+    assert first == "wrote file" or "not known" in first
+    assert "not known" in second
+
+
+def test_a_model_that_crashes_ends_the_run_as_failed_before_the_crash_goes_on():
+    ended = []
+
+    class Watching(Extension):
+        name = "watching"
+
+        @hookimpl
+        def run_end(self, run, outcome):
+            ended.append(outcome.status)
+
+    class Broken:
+        name = "broken"
+
+        def complete(self, request):
+            raise ValueError("boom")
+
+    engine = Engine(policy(rule("watching")), registry=ListedRegistry(Watching, trusted=True))
+    ended.clear()
+    with pytest.raises(ValueError, match="boom"):
+        Agent(engine, Broken()).run("task")
+    assert ended == ["failed"]
+
+
+def test_wind_down_is_bounded_also_where_a_rule_asks_for_it_every_round():
+    made = policy(rule("erratic", {"plan": {"after_iteration": ["wind_down"] * 20}}), wind_down_rounds=2)
+    engine = Engine(made, registry=ListedRegistry(Erratic, trusted=True))
+    outcome = play(engine, [call("a", {"x": number}) for number in range(20)]).outcome
+    assert (outcome.status, outcome.iterations) == ("stopped", 3)
+
+
+class Rewriting(Extension):
+    """Puts other calls into the verdict."""
+
+    name = "rewriting"
+    options = {"how": {"type": "string", "default": "drop"}}
+
+    @hookimpl
+    def after_parse(self, run, verdict, calls):
+        if not calls:
+            return None
+        other = {"drop": calls[:1], "double": (*calls, calls[0]), "none": (), "add": (*calls, ToolCall("n", "b", "{}"))}
+        return run.rewrite("x", calls=tuple(other[self.options.how]))
+
+
+@pytest.mark.parametrize("how", ["drop", "double", "none", "add"])
+def test_a_verdict_with_other_calls_makes_a_history_with_those_calls(how):
+    engine = Engine(policy(rule("rewriting", {"how": how})), registry=ListedRegistry(Rewriting, trusted=True))
+    script = Script("t", (batch(ScriptedCall("a", {"x": 1}), ScriptedCall("a", {"x": 2})), say("done")))
+    model = Checking(script)
+    assert_valid(Agent(engine, model, model.tools()).run("task").messages)
+
+
+def test_ids_stay_unique_whatever_the_model_sends():
+    from policyengine.history import with_ids
+
+    response = ModelResponse(tool_calls=tuple(ToolCall(id, "a", "{}") for id in ("call-1-1", "call-1-1", "", "")))
+    ids = [item.id for item in with_ids(response, 1).tool_calls]
+    assert len(set(ids)) == 4
+
+
+def test_a_waiting_run_leaves_messages_that_may_be_sent():
+    made = policy(rule("erratic", {"plan": {"before_tool_call": ["none", "ask"]}}))
+    model = ScriptedModel(Script("t", (batch(ScriptedCall("a"), ScriptedCall("b")), say("done"))))
+    agent = Agent(Engine(made, registry=ListedRegistry(Erratic, trusted=True)), model, model.tools())
+    outcome = agent.run("task")
+    assert outcome.status == "waiting"
+    assert_valid(outcome.messages)
+
+
+def test_an_empty_task_is_refused():
+    with pytest.raises(UsageError, match="empty"):
+        Agent(Engine(policy(), registry=ListedRegistry()), ScriptedModel(Script("t", ()))).run("  ")

@@ -82,7 +82,7 @@ def test_as_a_mere_hint_a_message_claims_no_refusal_and_no_stop():
         if kind.startswith(("interventions.", "not_run", "wind_down.", "ask.", "warning.")):
             continue  # only the engine itself sends these, never as a hint
         text = templates.render(kind, {**sample, "advisory": True})
-        assert "was not run" not in text or kind in ("unknown_tool", "invalid_arguments")
+        assert "was not run" not in text or kind in ("unknown_tool", "invalid_arguments", "cancelled")
         assert "was stopped" not in text
         assert "will be refused" not in text
 

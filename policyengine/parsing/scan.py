@@ -341,8 +341,8 @@ _CALL = re.compile(OPENING)
 _THINK = re.compile(rf"<{_THOUGHTS}>")
 _THOUGHT = re.compile(rf"</{_THOUGHTS}>")
 _PYTHON = re.compile(r"\[?[A-Za-z_][\w.]{0,200}\(")
-_BACKTICKS = re.compile(r"^[ \t]{0,3}`{3,}[ \t]*$", re.MULTILINE)
-_TILDES = re.compile(r"^[ \t]{0,3}~{3,}[ \t]*$", re.MULTILINE)
+_BACKTICKS = re.compile(r"^[ \t]{0,3}`{3,}+[ \t]*$", re.MULTILINE)
+_TILDES = re.compile(r"^[ \t]{0,3}~{3,}+[ \t]*$", re.MULTILINE)
 _CLOSERS = re.compile(r"\s*([}\]]*)")
 _TAG = re.compile(
     rf"</?{NS}(?:{WRAPPERS}|invoke|function)>|<[|\uff5c][\w\u2581 /]{{1,40}}[|\uff5c]>|</s>|<end_of_turn>"
@@ -363,7 +363,7 @@ def _key(names: str) -> str:
 _ARRAY = re.compile(r"\[\s*\{")
 _HEAD = re.compile(_key(_KEYS))
 _MARK = re.compile(
-    r"(?P<fence>^[ \t]{0,3}(?:`{3,}|~{3,})[^\n`]*$)"
+    r"(?P<fence>^[ \t]{0,3}(?:`{3,}+|~{3,}+)[^\n`]*$)"
     r"|(?P<quote>^[ \t]{0,3}>[^\n]*$)"
     rf"|(?P<think><{_THOUGHTS}>)|(?P<thought></{_THOUGHTS}>)"
     rf"|(?P<call>{OPENING})"

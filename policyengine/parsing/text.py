@@ -254,6 +254,6 @@ def strip_invisible(text: str) -> str:
 _INVISIBLE = " \t\r\n\x0b\x0c\u00a0\ufeff\u200b\u200c\u200d\u2060"
 _NAME = re.compile(r"\S+")
 _NOTHING_LIKE_A_CALL = re.compile(r"[^<\[{(]*")
-_FENCE = re.compile(r"(`{3,}|~{3,})[^\n`]*\n")
+_FENCE = re.compile(r"(`{3,}+|~{3,}+)[^\n`]*\n")
 _FENCED_OBJECT = re.compile(r"(?:```|~~~)[\w-]*\s*\{")
 _LEAKED = re.compile(rf"^[ \t]*(?:```[\w-]*\s+)?(?:{OPENING})", re.MULTILINE)

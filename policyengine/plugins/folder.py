@@ -75,7 +75,10 @@ def load_module(path: Path) -> ModuleType:
     sys.modules[name] = module  # before running it: msgspec looks up annotations of state classes there
     try:
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:
         del sys.modules[name]
         place, text = describe_failure(error, path.name)
         raise ExtensionError(path.stem, place or short_path(path), f"cannot be imported: {text}") from error

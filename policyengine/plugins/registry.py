@@ -213,7 +213,9 @@ def _load_entry_point(
 ) -> tuple[Found, ...]:
     try:
         target = entry.load()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         place, text = describe_failure(error, entry.module.partition(".")[0])
         where = f"{distribution} {version}, {place or entry.value}"
         raise ExtensionError(entry.name, where, f"cannot be imported: {text}") from error

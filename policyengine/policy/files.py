@@ -54,10 +54,14 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def is_path(source: str | Path) -> bool:
-    """Return whether a policy source names a file: it has a slash, a suffix, or exists."""
+    """Return whether a policy source names a file: it has a slash or a suffix.
+
+    Whether a file of that name exists does not matter: one called `default` in the working directory must not take
+    the place of the shipped policy.
+    """
     if isinstance(source, Path):
         return True
-    return "/" in source or os.sep in source or bool(Path(source).suffix) or os.path.isfile(source)
+    return "/" in source or os.sep in source or bool(Path(source).suffix)
 
 
 def shipped_policies(folder: Traversable | None = None) -> dict[str, Traversable]:
@@ -265,6 +269,8 @@ class Reader:
         message = f"there is no shipped policy {name!r}"
         advice = suggestion(name, self._catalogue(), "shipped")
         if entry is None:
+            if os.path.isfile(name):
+                advice = f"a file without a suffix is named with a slash: ./{name}"
             self.problems.append(self.sources.problem("M301", message, at, help=advice))
         else:
             self._at(entry, "M301", message, advice)

@@ -84,7 +84,8 @@ def load_policy(
 ) -> Policy:
     """Load a shipped policy by name, or a policy file, with the overlays on top.
 
-    A source is a file if it has a slash or a suffix, or exists. Files named inside the policy must lie in `root`
+    A source is a file if it has a slash or a suffix (`./name` for a file without one); a shipped name always means
+    the shipped policy. Files named inside the policy must lie in `root`
     (default: the directory of the policy). `shipped` replaces the folder of shipped policies. Without a registry
     (`None`) extensions and packages are not looked up: what only they can tell is left unchecked.
     Raises ConfigError with all problems of the first phase that has any.

@@ -183,13 +183,21 @@ class Watch:
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_S)
 
+    def _safe_step(self) -> float:
+        """Take a step whatever it raises. Ctrl-C reaches the main thread only: here it is some extension's own."""
+        try:
+            return self.step(self._clock())
+        except BaseException as error:  # noqa: BLE001 - a watch that ends silently would leave edits unseen for ever
+            logger.error("looking at the policy's files failed: {}: {}", type(error).__name__, error)
+            return self.poll_s
+
     def _look(self) -> None:
         trigger = Trigger(self._stop)
         try:
             while not self._stop.is_set():
                 # Armed before looking: what changes after the look is reported.
                 trigger.arm(self._engine.disk.directories())
-                wait_s = self.step(self._clock())
+                wait_s = self._safe_step()
                 if self._settler.pending:
                     self._stop.wait(wait_s)
                 else:

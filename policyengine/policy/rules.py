@@ -185,7 +185,9 @@ class RuleReader:
     def _check_options(self, found: Found, use: str, options: Node, rule: Node, path: KeyPath) -> None:
         try:
             reported = list(found.cls.check_options(Options(options.data)))
-        except Exception as error:  # noqa: BLE001 - code of an extension: whatever it raises is its author's problem
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - code of an extension: whatever it raises is its author's problem
             message = f"check_options() of {use} ({found.origin}) raised {type(error).__name__}: {error}"
             self._report("X408", message, rule, path[:-1])
             return
