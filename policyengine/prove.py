@@ -14,11 +14,13 @@ from collections.abc import Iterator
 import msgspec
 
 from policyengine.agent import Agent
+from policyengine.decision import Vote
+from policyengine.dispatch import facts
 from policyengine.engine import Engine
 from policyengine.extension import Proof
 from policyengine.outcome import Outcome
 from policyengine.plugins.registry import Registry
-from policyengine.policy.model import Interventions, Policy, Rule
+from policyengine.policy.model import Interventions, Policy, Rule, When
 from policyengine.providers.scripted import ScriptedModel
 from policyengine.run import Report
 from policyengine.script import Script
@@ -31,8 +33,11 @@ class Proved(msgspec.Struct, frozen=True):
     """What came of one proof.
 
     `alone` is `fires at N` or `never`; `whole` further `delayed to M by RULE` or `masked by RULE` (N and M are
-    iterations). `ok` is false where the rung does not fire alone as declared, or not at all in the whole policy.
-    A rule whose extension declares no sequence has one entry, labelled `unproven`.
+    iterations). `fault` is what was wrong with the rule itself meanwhile: it raised, or a message of it could not be
+    rendered. `ok` is false where the rung does not fire alone as declared, or not at all in the whole policy, or where
+    there was a fault. A rule whose extension declares no sequence has one entry, labelled `unproven`.
+
+    The selectors (`when`) of the rule being proved are left out: the sequences use tools of their own.
     """
 
     rule: str
@@ -43,6 +48,7 @@ class Proved(msgspec.Struct, frozen=True):
     expect: int = 0
     alone: str = ""
     whole: str = ""
+    fault: str = ""
     ok: bool = True
 
 
@@ -50,6 +56,7 @@ class _Fired(msgspec.Struct, frozen=True):
     iteration: int | None
     outcome: Outcome
     others: tuple[str, ...]
+    fault: str
 
 
 def prove(policy: Policy, registry: Registry) -> list[Proved]:
@@ -71,7 +78,9 @@ def prove(policy: Policy, registry: Registry) -> list[Proved]:
 
 def _prove(policy: Policy, registry: Registry, rule: Rule, at: str, proof: Proof) -> Proved:
     tools = (*proof.tools.items(), *policy.tools)
-    whole = msgspec.structs.replace(policy, tools=tools, protocol=proof.protocol)
+    rule = msgspec.structs.replace(rule, when=When())
+    rules = tuple(rule if other.id == rule.id else other for other in policy.rules)
+    whole = msgspec.structs.replace(policy, rules=rules, tools=tools, protocol=proof.protocol)
     unlimited = Interventions(max=10_000, then="stop")
     alone = msgspec.structs.replace(whole, rules=(rule,), interventions=unlimited)
     single, full = _drive(alone, registry, rule, proof), _drive(whole, registry, rule, proof)
@@ -84,7 +93,8 @@ def _prove(policy: Policy, registry: Registry, rule: Rule, at: str, proof: Proof
         expect=proof.expect,
         alone="never" if single.iteration is None else f"fires at {single.iteration}",
         whole=_in_whole(single, full),
-        ok=single.iteration == proof.expect and full.iteration is not None,
+        fault=single.fault or full.fault,
+        ok=single.iteration == proof.expect and full.iteration is not None and not (single.fault or full.fault),
     )
 
 
@@ -102,8 +112,12 @@ def _drive(policy: Policy, registry: Registry, rule: Rule, proof: Proof) -> _Fir
     model = ScriptedModel(Script("prove", proof.turns, protocol=proof.protocol))
     fired: list[int] = []
     others: list[str] = []
+    faults: list[str] = []
 
     def watch(report: Report) -> None:
+        for vote in report.decision.votes:
+            if vote.rule == rule.id:
+                faults.extend(_faults(report, vote))
         if any(_is_rung(vote.rule, action.name, action.code) for vote in report.decision.votes for action in vote.raw):
             fired.append(report.run.state.iteration)
         decided_by = report.decision.decided_by
@@ -115,7 +129,19 @@ def _drive(policy: Policy, registry: Registry, rule: Rule, proof: Proof) -> _Fir
 
     engine = Engine(policy, registry=registry, sinks=[watch])
     outcome = Agent(engine, model, model.tools()).run("prove")
-    return _Fired(fired[0] if fired else None, outcome, tuple(others))
+    return _Fired(fired[0] if fired else None, outcome, tuple(others), faults[0] if faults else "")
+
+
+def _faults(report: Report, vote: Vote) -> Iterator[str]:
+    """Yield what is wrong with a vote: the rule failed, or what it says cannot be rendered with the data it gave."""
+    if vote.error:
+        yield f"the rule failed at {report.hook}: {vote.error}"
+        return
+    templates = report.run.snapshot.templates
+    for action in vote.raw:
+        fault = templates.check(action.kind, facts(vote.rule, action)) if action.kind else None
+        if fault:
+            yield fault
 
 
 def failures(proved: list[Proved]) -> Iterator[Proved]:

@@ -14,8 +14,9 @@ from rich.text import Text
 from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
 from policyengine.cli.loading import load
 from policyengine.cli.options import allow_empty_option, json_option, layers, strict_option
-from policyengine.cli.output import print_json, say, table, terminal
+from policyengine.cli.output import aside, print_json, say, table, terminal
 from policyengine.prove import UNPROVEN, Proved, prove
+from policyengine.visible import clean, clean_line
 
 
 class Proofs(msgspec.Struct, frozen=True):
@@ -50,7 +51,8 @@ def command(
     if not policies:
         say("nothing to prove: no policy given")
         return OK if allow_empty else NOTHING
-    results = [_proofs(name, overlays, folders) for name in policies]
+    with aside(as_json):
+        results = [_proofs(name, overlays, folders) for name in policies]
     if as_json:
         print_json(msgspec.to_builtins(results))
     else:
@@ -81,7 +83,8 @@ def _show(result: Proofs) -> None:
             continue
         verdict = Text("ok", "green") if proved.ok else Text("FAILS", "bold red")
         expected = str(proved.expect)
-        row = (proved.rule, proved.label, proved.action, proved.code, expected, proved.alone, proved.whole)
+        facts = (proved.rule, proved.label, proved.action, proved.code, expected, proved.alone, proved.whole)
+        row = map(clean_line, facts)
         shown.add_row(*map(Text, row), verdict)
     failing = [proved for proved in result.proofs if not proved.ok]
     unproven = [proved for proved in result.proofs if proved.label == UNPROVEN]
@@ -90,10 +93,13 @@ def _show(result: Proofs) -> None:
     if result.proofs:
         console.print(shown, soft_wrap=False)
     for proved in failing:
-        console.print(Text(f"{proved.at}: {proved.rule} {proved.label}: {_reason(proved)}", "red"), soft_wrap=True)
+        reason = clean(f"{proved.at}: {proved.rule} {proved.label}: {_reason(proved)}")
+        console.print(Text(reason, "red"), soft_wrap=True)
 
 
 def _reason(proved: Proved) -> str:
+    if proved.fault:
+        return proved.fault
     if proved.alone != f"fires at {proved.expect}":
         return f"alone it must fire at {proved.expect}, but: {proved.alone}"
     return f"it fires alone, but in the whole policy: {proved.whole}"
