@@ -54,10 +54,17 @@ class RunView:
         return RunView(self._run, self.rule, copy.deepcopy(self.state), self._tool)
 
     def adopt(self, other: RunView) -> None:
-        """Take over the state of a forked view, in place, so that whoever holds the state sees it."""
-        if self.state is not None:
-            for field in self.state.__struct_fields__:
-                setattr(self.state, field, getattr(other.state, field))
+        """Take over the state of a forked view, in place, so that whoever holds the state sees it.
+
+        Raises:
+            TypeError: what the rule left there is no state of its class.
+        """
+        if self.state is None:
+            return
+        if type(other.state) is not type(self.state):
+            raise TypeError(f"`run.state` became a {type(other.state).__name__}")
+        for field in self.state.__struct_fields__:
+            setattr(self.state, field, getattr(other.state, field))
 
     @property
     def id(self) -> str:

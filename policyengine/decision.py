@@ -24,7 +24,8 @@ class Vote(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one rule answered, before (`raw`) and after (`effective`) its mode was applied.
 
     `at` is `file:line` of the rule. `us` is its running time in microseconds. `error` says why the rule failed, if it
-    did. `episode` is true when this vote opens a new stretch of wanting the same or a stricter action.
+    did. `episode` is true when this vote opens a new stretch of wanting a hint, or the same or a stricter action.
+    `hook` is where it was given: one event may ask at two hooks.
     """
 
     rule: str
@@ -36,6 +37,7 @@ class Vote(msgspec.Struct, frozen=True, omit_defaults=True):
     us: float = 0.0
     error: str = ""
     episode: bool = False
+    hook: str = ""
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,6 +54,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     `action` is the control action by name (`allow` if nobody objected) and `control` its facts; `message` is the
     rendered text of the control action. `notes` are the rendered hints. `conflicts` are the ids of rules whose
     rewrite lost against an earlier one. `changed` is the rewritten payload, or `None` if nothing was rewritten.
+    `hand_over` marks the engine's own stop at the cap of interventions, where a human takes over.
     """
 
     hook: str
@@ -64,6 +67,12 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     votes: tuple[Vote, ...] = ()
     conflicts: tuple[str, ...] = ()
     changed: Any = None
+    hand_over: bool = False
+
+    @property
+    def ending(self) -> str:
+        """The control action by name, or `hand_over`."""
+        return "hand_over" if self.hand_over else self.action
 
     @property
     def allowed(self) -> bool:
@@ -71,17 +80,26 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.control is None or self.control.rank <= Rewrite.rank
 
 
-def cap(actions: Sequence[AnyAction], mode: Mode) -> tuple[AnyAction, ...]:
+def cap(actions: Sequence[AnyAction], mode: Mode, episode: bool = True) -> tuple[AnyAction, ...]:
     """Return what `mode` leaves of a rule's answer.
 
-    `enforce` keeps all; `warn` turns every control action into a hint with its message and drops rewrites; `shadow`
-    and `disabled` keep nothing (the vote stays in the record).
+    `enforce` keeps all; `warn` turns every control action into a hint with its message, given once per `episode`, and
+    drops rewrites; `shadow` and `disabled` keep nothing (the vote stays in the record).
     """
     if mode == "enforce":
         return tuple(actions)
     if mode == "warn":
-        return tuple(_as_hint(action) for action in actions if not isinstance(action, Rewrite))
+        return tuple(_as_hint(action) for action in actions if _advised(action, episode))
     return ()
+
+
+def counted(votes: Sequence[Vote]) -> bool:
+    """Return whether any vote brings a note that counts as an intervention: a rule that only warns ends nothing."""
+    return any(isinstance(action, Hint) for vote in votes if vote.mode != "warn" for action in vote.effective)
+
+
+def _advised(action: AnyAction, episode: bool) -> bool:
+    return isinstance(action, Hint | Record) or (episode and not isinstance(action, Rewrite))
 
 
 def _as_hint(action: AnyAction) -> AnyAction:

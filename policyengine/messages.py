@@ -179,11 +179,18 @@ UNDECLARED = ToolFacts()
 
 
 def freeze(value: Any) -> Any:
-    """Return plain JSON data as nested read-only views, so that a hook cannot change what others see."""
+    """Return Structs and plain data as nested read-only views, so that a hook cannot change what others see."""
     if isinstance(value, dict):
         return MappingProxyType({key: freeze(item) for key, item in value.items()})
     if isinstance(value, list):
         return tuple(freeze(item) for item in value)
+    if isinstance(value, tuple):
+        items = tuple(freeze(item) for item in value)
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    if isinstance(value, msgspec.Struct):
+        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        changes = {name: new for name, old in fields if (new := freeze(old)) is not old}
+        return msgspec.structs.replace(value, **changes) if changes else value
     return value
 
 

@@ -6,6 +6,7 @@ Knows: what must survive a restart. Must not know: how anything of it is compute
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -39,17 +40,22 @@ class StopReason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RuleErrors(msgspec.Struct):
-    """How often a rule failed in a row, and which actions it has been wanting (for episodes)."""
+    """By hook: how often a rule failed in a row, and how strict an action it has been wanting (for episodes)."""
 
-    consecutive: int = 0
+    consecutive: dict[str, int] = {}
     wanting: dict[str, int] = {}
 
 
 class Conversation(msgspec.Struct):
-    """State shared by all runs of one message history (scope `conversation`)."""
+    """State shared by all runs of one message history (scope `conversation`). Without an `id` it is given one."""
 
     id: str = ""
     cells: dict[str, Cell] = {}
+
+    def __post_init__(self) -> None:
+        """Name it, so that a journal can tell which runs shared it."""
+        if not self.id:
+            self.id = uuid4().hex
 
 
 class RunState(msgspec.Struct):

@@ -14,6 +14,7 @@ of the text around them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -236,6 +237,10 @@ class Templates:
             kind, code = path.stem, path.parent.name
             if not _KIND.fullmatch(kind):
                 yield f"{path}: {kind!r} cannot be the kind of a message"
+                continue
+            # A link may lead within the directory (as those of a mounted volume do), not to any file there is.
+            if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):
+                yield f"{path}: leads out of the directory of templates"
                 continue
             text = _read(path)
             if isinstance(text, _Unreadable):

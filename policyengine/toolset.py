@@ -6,6 +6,7 @@ Must not know: guards, threads, timeouts, history.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -67,6 +68,9 @@ def as_tools(source: Any) -> Toolset:
     return Toolset(item if isinstance(item, Tool) else _tool(item, "") for item in source)
 
 
+_MISSING = object()
+
+
 def load_tools(reference: str) -> Toolset:
     """Return the tools at `module:object`.
 
@@ -78,11 +82,15 @@ def load_tools(reference: str) -> Toolset:
         raise UsageError(f"tools are given as module:object, not {reference!r}")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UsageError(f"cannot import {module_name!r}: {error}") from error
-    if not hasattr(module, attribute):
+        found = getattr(module, attribute, _MISSING)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise UsageError(f"cannot import {module_name!r}: {kind}{error}") from error
+    if found is _MISSING:
         raise UsageError(f"module {module_name!r} has no {attribute!r}")
-    return as_tools(getattr(module, attribute))
+    return as_tools(found)
 
 
 def result_of(call: ToolCall, value: Any, duration_s: float | None = None) -> ToolResult:
@@ -91,6 +99,10 @@ def result_of(call: ToolCall, value: Any, duration_s: float | None = None) -> To
     An object that declares a failure (`success: false`, an envelope with an error, an exit code) is one; see
     docs/tool-results.md.
     """
+    if inspect.iscoroutine(value):
+        value.close()  # nothing will await it
+        fault = TypeError("the tool returned a coroutine, so it did not run; declare it with `async def`")
+        return failure_of(call, fault, duration_s)
     if isinstance(value, ToolResult):
         return msgspec.structs.replace(value, call_id=call.id, duration_s=duration_s)
     return as_result(call.id, classify_tool_result(value, tool=call.name, kind="python"), duration_s)
@@ -112,19 +124,32 @@ _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", 
 def _tool(function: Any, name: str) -> Tool:
     if not callable(function):
         raise UsageError(f"{function!r} is no function, so it cannot be a tool")
-    name = name or function.__name__
-    spec = ToolSpec(name, (inspect.getdoc(function) or "").split("\n")[0], _parameters(function))
-    return Tool(spec, function, inspect.iscoroutinefunction(function))
+    name = name or _name(function)
+    spec = ToolSpec(name, (inspect.getdoc(function) or "").split("\n")[0], _parameters(function, name))
+    # An object with `async def __call__` is no coroutine function itself.
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    return Tool(spec, function, is_async)
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
+def _name(function: Callable[..., Any]) -> str:
+    """Return the name of a function; an object that can be called has its class's."""
+    if isinstance(function, functools.partial):
+        raise UsageError(f"{function!r} has no name; give the tools as a mapping of names to functions")
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         hints = get_type_hints(function)
-    except NameError:
+    except Exception:  # noqa: BLE001 - annotations are foreign code, and only an aid
         hints = {}
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the tool {name!r} has no signature to read; wrap it in a function with `def`") from error
     properties: dict[str, Any] = {}
     required = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         json_type = _JSON_TYPES.get(hints.get(parameter.name, Any))

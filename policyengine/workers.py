@@ -2,8 +2,8 @@
 
 Knows: threads and queues. Must not know: rules, tools, runs.
 
-Python cannot kill a thread. What overruns is abandoned in a daemon thread; a hang that holds the interpreter lock is
-out of reach (docs/decisions/0004).
+Python cannot kill a thread. What overruns is abandoned in a daemon thread, which ends with its job; a hang that holds
+the interpreter lock is out of reach (docs/decisions/0004).
 """
 
 from __future__ import annotations
@@ -21,28 +21,33 @@ class Worker(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="policyengine-worker", daemon=True)
-        self._jobs: queue.SimpleQueue[tuple[Job, queue.SimpleQueue[tuple[Any, str]]]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Job, queue.SimpleQueue[tuple[Any, str]]] | None] = queue.SimpleQueue()
         self.start()
 
     def submit(self, job: Job, answers: queue.SimpleQueue[tuple[Any, str]]) -> None:
         """Run `job`; its value, or the text of its exception, goes to `answers`."""
         self._jobs.put((job, answers))
 
+    def retire(self) -> None:
+        """End the thread once its job is done."""
+        self._jobs.put(None)
+
     def run(self) -> None:
-        """Serve jobs until the process ends."""
-        while True:
-            job, answers = self._jobs.get()
+        """Serve jobs until it is retired or the process ends."""
+        while (work := self._jobs.get()) is not None:
+            job, answers = work
             try:
                 answers.put((job(), ""))
             except BaseException as error:  # noqa: BLE001 - handed to the calling thread as a fault
-                answers.put((None, f"{type(error).__name__}: {error}"[:500]))
+                answers.put((None, fault_text(error)))
+            del work, job, answers  # an idle thread keeps nothing alive
 
 
 _idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
 
 
-def call_with_limit(job: Job, limit_s: float) -> tuple[bool, Any, str]:
-    """Run `job` in a worker thread for at most `limit_s` seconds.
+def call_with_limit(job: Job, limit_s: float | None) -> tuple[bool, Any, str]:
+    """Run `job` in a worker thread for at most `limit_s` seconds (`None`: however long it takes).
 
     Returns `(in_time, value, fault)`; a job that overruns is abandoned together with its thread.
     """
@@ -55,6 +60,16 @@ def call_with_limit(job: Job, limit_s: float) -> tuple[bool, Any, str]:
     try:
         value, fault = answers.get(timeout=limit_s)
     except queue.Empty:
+        worker.retire()
         return False, None, ""
     _idle.put(worker)
     return True, value, fault
+
+
+def fault_text(error: BaseException) -> str:
+    """Return an exception as one bounded text, also one whose own text cannot be had."""
+    try:
+        text = str(error)[:500]
+    except BaseException:  # noqa: BLE001 - `__str__` of a foreign exception is foreign code
+        text = "(its text cannot be shown)"
+    return f"{type(error).__name__}: {text}"[:500]

@@ -96,6 +96,9 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line."""
+    for name in ("stdout", "stderr"):  # `None` where the shell closed it: nobody reads, but the work is wanted
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the life of the process
     cli.main(prog_name="policyengine")
 
 
@@ -127,5 +130,7 @@ def guarded(work: Callable[[], Any]) -> int:
 
 
 def _failed(text: str) -> int:
-    print(text, file=sys.stderr)
+    from policyengine.visible import clean
+
+    print(clean(text), file=sys.stderr)
     return AT_FAULT

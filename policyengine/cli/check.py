@@ -17,11 +17,12 @@ import msgspec
 from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
 from policyengine.cli.loading import load
 from policyengine.cli.options import allow_empty_option, layers, strict_option
-from policyengine.cli.output import print_json, say
+from policyengine.cli.output import aside, print_json, say
 from policyengine.errors import ConfigError, ExtensionError
 from policyengine.policy.load import load_policy
 from policyengine.policy.model import Policy
 from policyengine.policy.problems import Format, Position, Problem, render
+from policyengine.visible import clean_line
 
 BROKEN_EXTENSION = "X406"
 """Code of an extension that cannot be used, where the loader gives no position in the policy."""
@@ -63,7 +64,9 @@ def command(
     if not policies:
         say("nothing to check: no policy given")
         return OK if allow_empty else NOTHING
-    results = [check(source, overlays, folders, with_extensions=not no_extensions) for source in policies]
+    machine = as_json or form in ("json", "github")
+    with aside(machine):
+        results = [check(source, overlays, folders, with_extensions=not no_extensions) for source in policies]
     if as_json or form == "json":
         print_json({"ok": all(item.policy for item in results), "policies": [_described(item) for item in results]})
     else:
@@ -94,7 +97,8 @@ def _report(item: Checked, form: Format) -> None:
         print(render(item.problems, form), file=sys.stdout if form == "github" else sys.stderr)
     if item.policy is not None and form != "github":
         rules = len(item.policy.rules)
-        name = item.policy.name if item.policy.name == item.source else f"{item.source} ({item.policy.name})"
+        name, source = item.policy.name, clean_line(item.source)
+        name = name if name == source else f"{source} ({name})"
         print(f"ok: {name}, {rules} rule{'' if rules == 1 else 's'}, digest {item.policy.digest[:12]}")
 
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from policyengine.cli.options import json_option, policy_source
-from policyengine.cli.output import print_json, table, terminal
+from policyengine.cli.output import aside, print_json, table, terminal
 from policyengine.decision import Decision
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
@@ -41,6 +41,7 @@ from policyengine.policy.wording import suggestion
 from policyengine.run import Report, Run
 from policyengine.telemetry.decision_log import policy_line, rule_line
 from policyengine.telemetry.live import STYLES, explain, number
+from policyengine.visible import clean, clean_line
 
 CALL_ID = "eval-1"
 
@@ -109,8 +110,9 @@ def command(
     """
     check_hook(hook)
     payload = read_payload(hook, text)
-    engine = Engine(policy, overlays=overlays, folders=folders, enforce_time=False)
-    evaluations = evaluate(engine, hook, payload, agent=agent, iteration=iteration, repeat=repeat)
+    with aside(as_json):
+        engine = Engine(policy, overlays=overlays, folders=folders, enforce_time=False)
+        evaluations = evaluate(engine, hook, payload, agent=agent, iteration=iteration, repeat=repeat)
     if as_json:
         described = [_described(item) for item in evaluations]
         policy_facts = msgspec.to_builtins(policy_line(engine.snapshot))
@@ -209,6 +211,8 @@ def read_payload(hook: str, text: str) -> dict[str, Any]:
         raise UsageError(_not_json(source, text, error)) from None
     except RecursionError:
         raise UsageError(f"{source}: nested too deeply") from None
+    except ValueError as error:  # an integer with more digits than Python reads
+        raise UsageError(f"{source}: {error}") from None
     names = PAYLOADS[hook]
     if not isinstance(value, dict):
         raise UsageError(f"{source}: the payload is a JSON object with: {', '.join(names)}")
@@ -317,8 +321,8 @@ def _show(console: Console, evaluations: Sequence[Evaluation]) -> None:
         action = item.decision.action
         console.print(Text(f"{head}{action}", STYLES.get(action, "bold green")))
         for label, text, more in explain(item.decision):
-            console.print(Text(f"   {label.ljust(9)} {text}"), soft_wrap=True)
-            for line in more.splitlines():
+            console.print(Text(f"   {label.ljust(9)} {clean_line(text)}"), soft_wrap=True)
+            for line in clean(more).splitlines():
                 console.print(Text(f"             {line}", "dim"), soft_wrap=True)
     decision = evaluations[-1].decision
     if not decision.votes:
@@ -330,5 +334,5 @@ def _show(console: Console, evaluations: Sequence[Evaluation]) -> None:
         said = rule_line(vote)
         numbers = ("" if value is None else number(value) for value in (said.observed, said.limit))
         row = (said.id, said.at, said.mode, said.raw, said.effective, said.code, *numbers)
-        shown.add_row(*map(Text, row))
+        shown.add_row(*map(Text, map(clean_line, row)))
     console.print(shown)

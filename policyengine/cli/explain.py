@@ -11,11 +11,12 @@ from rich.text import Text
 
 from policyengine.cli.loading import load
 from policyengine.cli.options import json_option, layers
-from policyengine.cli.output import print_json, terminal
+from policyengine.cli.output import aside, print_json, terminal
 from policyengine.errors import UsageError
 from policyengine.policy.explain import Explained, explain
 from policyengine.policy.model import Policy
 from policyengine.policy.wording import suggestion
+from policyengine.visible import clean
 
 
 @click.command("explain")
@@ -31,7 +32,8 @@ def command(
 
     PATH is a dotted key path, such as extensions.stall_detector.with.repeat; without one the whole policy is shown.
     """
-    loaded = load(policy, overlays, folders).policy
+    with aside(as_json):
+        loaded = load(policy, overlays, folders).policy
     found = explain(loaded, path)
     if not found:
         raise UsageError(_unknown(loaded, path or ""))
@@ -77,7 +79,7 @@ def _described(item: Explained) -> dict[str, object]:
 
 def _show(console: Console, found: list[Explained]) -> None:
     for item in found:
-        head, *rows = item.text().split("\n")
+        head, *rows = clean(item.text()).split("\n")
         console.print(Text(head, "bold"), soft_wrap=True)
         for row in rows:
             console.print(Text(row, "" if row.endswith("(in force)") else "dim"), soft_wrap=True)

@@ -62,7 +62,8 @@ def tool(
     samples = [read_args(text) for text in texts]
     if "" not in sys.path:
         sys.path.insert(0, "")
-    tools = all_tools(reference)
+    with redirect_stdout(sys.stderr):  # the module, too, is foreign code
+        tools = all_tools(reference)
     if not tools:
         say("nothing to inspect: the list holds no tool")
         return OK if allow_empty else NOTHING

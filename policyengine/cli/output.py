@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any, Literal
 
 from loguru import logger
 from rich.console import Console
 from rich.table import Table
+
+from policyengine.visible import clean
 
 WIDE = 400
 """Width in columns where nobody's terminal limits it."""
@@ -45,9 +48,14 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     sys.stdout.write(json.dumps(value, indent=indent, separators=None if indent else (",", ":")) + "\n")
 
 
+def aside(as_json: bool) -> AbstractContextManager[Any]:
+    """Return a block in which what guards and tools print goes to stderr: with `--json` stdout is one object."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
+
+
 def say(text: str) -> None:
     """Print a diagnostic on stderr."""
-    print(text, file=sys.stderr)
+    print(clean(text), file=sys.stderr)
 
 
 def configure_logging() -> None:
@@ -62,7 +70,7 @@ def configure_logging() -> None:
 
 
 def _to_stderr(text: str) -> None:
-    sys.stderr.write(text)
+    sys.stderr.write(clean(text))
 
 
 def _is_news(record: Any) -> bool:

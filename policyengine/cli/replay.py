@@ -26,7 +26,8 @@ from policyengine.policy.wording import suggestion
 from policyengine.recordings.model import Recording, Skipped, Unreadable
 from policyengine.recordings.readers import READERS, Reader, read_recordings
 from policyengine.replay import ReplayReport, replay
-from policyengine.telemetry.live import clean, measured
+from policyengine.telemetry.live import measured
+from policyengine.visible import clean, clean_line
 
 
 class Totals(msgspec.Struct):
@@ -155,8 +156,9 @@ def _row(report: ReplayReport, width: int) -> Iterator[Text]:
     facts = (run, str(report.iterations), str(report.calls), report.outcome, label)
     yield from map(Text, facts)
     first, stop = report.first_intervention, report.stop
-    yield Text(f"{first.action} by {first.rule}: {first.code} {_place(first)}" if first else "")
-    yield Text(f"{stop.rule}: {stop.code}{measured(stop.observed, stop.limit)} {_place(stop)}" if stop else "", "red")
+    yield Text(f"{first.action} by {first.rule}: {clean_line(first.code)} {_place(first)}" if first else "")
+    why = f"{clean_line(stop.code)}{measured(stop.observed, stop.limit)}" if stop else ""
+    yield Text(f"{stop.rule}: {why} {_place(stop)}" if stop else "", "red")
 
 
 def _place(event: Any) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from policyengine.agent import Agent
 from policyengine.cli import COULD_NOT, INTERRUPTED, OK, STOPPED, WAITING
 from policyengine.cli.options import json_option, policy_source
-from policyengine.cli.output import print_json, terminal
+from policyengine.cli.output import aside, print_json, terminal
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
 from policyengine.messages import ModelRequest, ModelResponse
@@ -91,22 +91,26 @@ def command(
     view = LiveView(terminal(stderr=as_json, no_color=no_color))
     with ExitStack() as files:
         decision_log = DecisionLog(files.enter_context(opened(log, "a"))) if log else None
-        engine = Engine(
-            policy,
-            overlays=overlays,
-            folders=folders,
-            sinks=[decision_log, view] if decision_log else [view],
-            listeners=[decision_log.heard, view.heard] if decision_log else [view.heard],
-            pin="iteration" if watch else None,
-        )
+        with aside(as_json):
+            engine = Engine(
+                policy,
+                overlays=overlays,
+                folders=folders,
+                sinks=[decision_log, view] if decision_log else [view],
+                listeners=[decision_log.heard, view.heard] if decision_log else [view.heard],
+                pin="iteration" if watch else None,
+            )
         played = as_protocol(played, protocol or engine.snapshot.policy.protocol)
-        agent = make_agent(engine, played, tools, delay)
+        with aside(as_json):
+            agent = make_agent(engine, played, tools, delay)
+        watching = engine.watch() if watch else None
         if record:
             # Only now: an earlier journal is not overwritten for a run that cannot begin.
             engine.journal = JournalWriter(files.enter_context(opened(record, "w")))
-        if watch:
-            files.enter_context(engine.watch())
-        outcome = work(agent, task or played.task, played.protocol, asynchronous=asynchronous)
+        if watching is not None:
+            files.enter_context(watching)
+        with aside(as_json):
+            outcome = work(agent, task or played.task, played.protocol, asynchronous=asynchronous)
         view.finish(outcome)
         if as_json:
             print_json(described(outcome, engine))

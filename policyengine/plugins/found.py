@@ -69,9 +69,13 @@ def class_origin(cls: type[Extension]) -> str:
 
 def short_path(path: str | os.PathLike[str]) -> str:
     """Return a path relative to the working directory or to the longest matching import path, else as it is."""
+    try:
+        here = Path.cwd()
+    except OSError:  # the working directory was deleted
+        return str(path)
     absolute = Path(os.path.abspath(path))
-    if absolute.is_relative_to(Path.cwd()):
-        return str(absolute.relative_to(Path.cwd()))
+    if absolute.is_relative_to(here):
+        return str(absolute.relative_to(here))
     roots = [Path(root) for root in sys.path if root and absolute.is_relative_to(root)]
     if not roots:
         return str(path)

@@ -12,6 +12,8 @@ from unicodedata import combining, east_asian_width
 
 import msgspec
 
+from policyengine.visible import clean, clean_line
+
 Format = Literal["short", "full", "json", "github"]
 
 WINDOW = 160
@@ -50,7 +52,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     def short(self) -> str:
         """Return the problem on one line."""
         path = f" {self.path}:" if self.path else ""
-        return f"{self.position}: {self.severity}[{self.code}]{path} {self.message}"
+        # A file may have any name, and an extension may say anything: a terminal must not obey it.
+        return clean_line(f"{self.position}: {self.severity}[{self.code}]{path} ") + clean(self.message)
 
     def full(self) -> str:
         """Return the problem with its source line, help and note."""
@@ -59,9 +62,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
             text, caret = _excerpt(self.source_line, self.position.column, self.length)
             lines += [f"{str(self.position.line).rjust(5)} | {text}", f"      | {caret}"]
         if self.help:
-            lines.append(f"  help: {self.help}")
+            lines.append(f"  help: {clean(self.help)}")
         if self.note:
-            lines.append(f"  note: {self.note}")
+            lines.append(f"  note: {clean(self.note)}")
         return "\n".join(lines)
 
     def github(self) -> str:
@@ -108,6 +111,8 @@ def _excerpt(line: str, column: int, length: int) -> tuple[str, str]:
     start = max(column - 1, 0)
     first = 0 if len(line) <= WINDOW else max(0, min(start - WINDOW // 2, len(line) - WINDOW))
     shown = "".join(" " if char == "\t" else char for char in line[first : first + WINDOW])
+    # One character for one, so that the caret stays below its place.
+    shown = "".join(char if clean(char) == char else "\ufffd" for char in shown)
     offset = min(start - first, len(shown))
     marked = shown[offset : offset + max(length, 1)]
     return shown, " " * _width(shown[:offset]) + "^" * max(_width(marked), 1)

@@ -6,6 +6,7 @@ Knows: how every rule of a schema is explained. Must not know: files, layers, ex
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cerberus import errors as rules
@@ -35,8 +36,44 @@ def validate(
     `owner` is the extension whose options these are, and `defined` where its rule was first written, for messages.
     `prepared` is the schema as `validator.prepare` returns it, where it is used more than once.
     """
+    flooded = [
+        _flood(node.find(place)[0], sources, (*path, *place), names) for place, names in floods(schema, node.data)
+    ]
+    if flooded:
+        return flooded
     reporter = _Reporter(schema, node, sources, path, owner, defined)
     return [reporter.problem(error) for error in check(prepared or schema, node.data)]
+
+
+MAX_UNKNOWN = 100
+"""With more unknown settings in one mapping they are counted, not listed: each would be compared with all known ones."""
+
+
+def floods(schema: Schema, data: Any) -> Iterator[tuple[KeyPath, list[str]]]:
+    """Yield every mapping that has too many unknown settings, by its path, with their names."""
+    yield from _floods({"type": "dict", "schema": schema}, data, ())
+
+
+def _floods(rule: Schema, data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, list[str]]]:
+    below = rule.get("schema")
+    if isinstance(data, Mapping):
+        known = below if isinstance(below, Mapping) else {}
+        others = rule.get("valuesrules")
+        unknown = [key for key in data if key not in known] if others is None else []
+        if "schema" in rule and len(unknown) > MAX_UNKNOWN:
+            yield path, unknown
+        for key, value in data.items():
+            form = known.get(key, others)
+            if isinstance(form, Mapping) and isinstance(value, dict | list):
+                yield from _floods(form, value, (*path, key))
+    elif isinstance(data, list | tuple) and isinstance(below, Mapping):
+        for index, value in enumerate(data):
+            yield from _floods(below, value, (*path, index))
+
+
+def _flood(node: Node, sources: Sources, path: KeyPath, names: list[str]) -> Problem:
+    message = f"{len(names)} unknown settings, from {shown(names[0])} to {shown(names[-1])}"
+    return sources.at_key("S204", message, node, path, help="remove them, then the rest is checked")
 
 
 class _Reporter:
@@ -139,6 +176,10 @@ class _Reporter:
 
     def _custom(self, error: Any, node: Node, path: KeyPath) -> Problem:
         what = str(error.info[0])
+        if what == "blowup":
+            message = f"{shown(error.value)} may take for ever: an unlimited repeat inside an unlimited repeat"
+            advice = 'let the inner one keep what it took: "(?:a++)+" instead of "(?:a+)+"'
+            return self._sources.at_value("S208", message, node, path, help=advice)
         if what == "duration":
             return self._sources.at_value(
                 "S207",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import cerberus
@@ -18,6 +19,8 @@ from cerberus import errors as rules
 
 from policyengine.policy.durations import seconds
 from policyengine.policy.schema import Schema
+
+_sre: Any = import_module("re._parser")  # the parser behind `re`; type checkers do not know it
 
 TYPE_NAMES = {
     "string": "a text",
@@ -76,6 +79,8 @@ class StrictValidator(cerberus.Validator):  # type: ignore[misc]
         trouble = regex_trouble(value) if isinstance(value, str) else None
         if trouble:
             self._error(field, f"regex:{trouble}")
+        elif isinstance(value, str) and regex_blowup(value):
+            self._error(field, "blowup")
 
 
 def regex_trouble(pattern: str) -> str | None:
@@ -85,6 +90,32 @@ def regex_trouble(pattern: str) -> str | None:
     except (re.error, OverflowError, RecursionError, Warning) as error:
         return str(error)
     return None
+
+
+def regex_blowup(pattern: str) -> bool:
+    """Return whether a (valid) regular expression has an unlimited repeat inside another one.
+
+    Python tries every way to share a text between a repeat and one inside it: `(a+)+$` takes hours for 40 characters.
+    No other case is looked for. What is possessive or atomic is not tried again, and so may stand anywhere.
+    """
+    return _nested_repeat(_sre.parse(pattern), inside=False)
+
+
+def _nested_repeat(part: Any, *, inside: bool) -> bool:
+    if isinstance(part, _sre.SubPattern):
+        return any(_nested_item(str(name), value, inside=inside) for name, value in part)
+    if isinstance(part, list | tuple):
+        return any(_nested_repeat(item, inside=inside) for item in part)
+    return False
+
+
+def _nested_item(name: str, value: Any, *, inside: bool) -> bool:
+    if name in ("MAX_REPEAT", "MIN_REPEAT"):
+        unlimited = value[1] == _sre.MAXREPEAT
+        return (unlimited and inside) or _nested_repeat(value[2], inside=inside or unlimited)
+    if name in ("POSSESSIVE_REPEAT", "ATOMIC_GROUP"):
+        return _nested_repeat(value, inside=False)
+    return _nested_repeat(value, inside=inside)
 
 
 def prepare(schema: Schema) -> Any:

@@ -102,9 +102,15 @@ def load_script(name: str) -> Script:
     else:
         raise UsageError(f"no script named {name!r} (embedded: {', '.join(embedded_scripts())}; or give a file)")
     try:
-        return msgspec.convert(yaml.safe_load(text), Script)
+        script = msgspec.convert(yaml.safe_load(text), Script)
+        for turn in script.turns:
+            for item in turn.calls:
+                json.dumps(item.args)
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise UsageError(f"script {name}: {error}") from error
+    except (TypeError, ValueError, RecursionError) as error:  # YAML knows dates and bytes, a call does not
+        raise UsageError(f"script {name}: args must be what JSON can say: {error}; put it in quotes") from error
+    return script
 
 
 def embedded_scripts() -> tuple[str, ...]:

@@ -10,7 +10,6 @@ move the cursor of whoever watches it.
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from policyengine.policy.changes import compare
 from policyengine.policy.wording import shown
 from policyengine.run import Report
 from policyengine.snapshot import PolicySnapshot
+from policyengine.visible import clean, clean_line
 
 CUT = 160
 """How many characters of a call, a result or a reply are shown."""
@@ -53,7 +53,6 @@ STYLES = {
 }
 
 _LABEL = 11
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 class LiveView:
@@ -158,7 +157,7 @@ class LiveView:
 
     def _line(self, label: str, text: str, more: str = "") -> None:
         line = Text().append("  " + label.ljust(_LABEL), STYLES.get(label, "dim"))
-        first, *rest = [*([text] if text else []), *clean(more).splitlines()] or [""]
+        first, *rest = [*([clean_line(text)] if text else []), *clean(more).splitlines()] or [""]
         line.append(first)
         for item in rest:
             line.append("\n" + " " * (_LABEL + 2) + item, "dim")
@@ -182,7 +181,7 @@ def explain(decision: Decision) -> Iterator[tuple[str, str, str]]:
         return
     changed = called(decision.changed) if isinstance(decision.changed, ToolCall) else ""
     if not isinstance(control, Rewrite) or changed:
-        where = f"{decision.decided_by}, {decision.at}"
+        where = f"{decision.decided_by}, {clean_line(decision.at)}"
         yield control.name, f"{where}: {_why(control)}", decision.message or changed
     for vote in decision.votes:
         if vote.rule != decision.decided_by and any(action.rank for action in vote.effective):
@@ -228,16 +227,6 @@ def short(text: str, limit: int = CUT) -> str:
     return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[: limit - 3]}..."
 
 
-def clean(text: str) -> str:
-    """Return a text with control, bidirectional and zero-width characters written as escapes."""
-    return _CONTROL.sub(_escaped, text.replace("\r\n", "\n"))
-
-
-def _escaped(match: re.Match[str]) -> str:
-    point = ord(match.group())
-    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}"
-
-
 def _wished(vote: Vote) -> Iterator[tuple[str, str, str]]:
     wanted: Sequence[Action] = [action for action in vote.raw if not isinstance(action, Record)]
     if wanted:
@@ -255,11 +244,11 @@ def _new_values(before: PolicySnapshot, after: PolicySnapshot) -> Iterator[str]:
 
 
 def _who(vote: Vote) -> str:
-    return f"{vote.rule}, {vote.at}"
+    return f"{vote.rule}, {clean_line(vote.at)}"
 
 
 def _why(action: Action) -> str:
-    return f"{action.code}{measured(action.observed, action.limit)}"
+    return f"{clean_line(action.code)}{measured(action.observed, action.limit)}"
 
 
 def _full(problem: Any) -> str:
