@@ -4,28 +4,30 @@ Knows: isolation, time limits, modes, attribution.
 Must not know: what any hook point means, the loop, history.
 
 A rule that raises, answers nonsense or runs over its time gets its `on_error` action, capped by its mode; the other
-rules are asked all the same. This is the only place where a guard's exception is caught.
+rules are asked all the same. This is the only place where a guard's exception is caught. Rules that are not built in
+run in another thread, see read-only views of the payload and a copy of their state, and their answer is copied.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
 import msgspec
 
-from policyengine.actions import Action, AnyAction, Deny, Record, Rewrite, Stop
+from policyengine.actions import CONTROL, Action, AnyAction, Deny, Hint, Record, Rewrite, Stop
 from policyengine.context import RunView
 from policyengine.decision import Decision, Note, Vote, cap, combine, hints
 from policyengine.extension import Extension
 from policyengine.hooks import HOOKS, HookPoint
-from policyengine.messages import ToolCall, freeze
-from policyengine.rewrite import apply_rewrite, target_of
+from policyengine.messages import freeze
+from policyengine.rewrite import apply_rewrite, target_of, thaw
 from policyengine.runstate import RuleErrors, RunState
 from policyengine.snapshot import Entry, PolicySnapshot
-from policyengine.workers import call_with_limit
+from policyengine.workers import call_with_limit, fault_text
 
 ALLOWED: dict[str, Decision] = {name: Decision(name) for name in HOOKS}
 """The shared "nobody objects" decision of every hook point."""
@@ -35,14 +37,29 @@ MAX_CONSECUTIVE_ERRORS = 3
 
 ERROR_CODE = "extension_error"
 TIMEOUT = "timeout"
+MAX_ACTIONS = 20
+"""How many actions one answer may hold."""
+
+_KINDS = frozenset({*CONTROL, Hint, Record})
+_HINT = 0.5
+"""How strict a hint is where episodes are told apart: more than nothing, less than any control action."""
 
 
 class Faults(msgspec.Struct):
-    """Rules that ran over their time at the last hook, and what a replay forces. See `docs/journal.md`."""
+    """Rules that ran over their time at the last event, and what a replay forces. See `docs/journal.md`.
+
+    Both map `hook/rule` to the fault, since one event may ask a rule at two hooks; `again` says that a rewritten call
+    is being judged once more (`hook/rule/again`).
+    """
 
     forced: Mapping[str, str] | None = None
     seen: dict[str, str] = {}
     enforce: bool = True
+    again: bool = False
+
+    def key(self, hook: str, rule: str) -> str:
+        """Return what stands for a rule at a hook."""
+        return f"{hook}/{rule}/again" if self.again else f"{hook}/{rule}"
 
 
 def judge(
@@ -62,18 +79,27 @@ def judge(
     votes: list[Vote] = []
     agent = state.agent
     errors = state.errors
+    point = HOOKS[hook]
+    frozen: list[tuple[Any, ...]] = []
     for entry in entries:
         if entry.when is not None and not entry.when.admits(tool, agent):
             continue
         rule = entry.rule
         started = perf_counter_ns()
-        answer, fault = _ask(entry, views[rule.id], payload, faults)
+        try:
+            if entry.inline:
+                answer = entry.call(views[rule.id], payload)
+                raw, fault = ((), "") if answer is None else check_answer(answer, point, payload, entry.extension)
+            else:
+                raw, fault = _isolated(entry, point, views[rule.id], payload, frozen, faults)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the one isolation point; SystemExit from a guard is a fault too
+            raw, fault = (), fault_text(error)
         took = perf_counter_ns() - started
-        if not fault and faults.enforce and faults.forced is None and took > entry.limit_ns:
-            fault = TIMEOUT
-        if answer is None and not fault and not trace and rule.id not in errors:
+        if not raw and not fault and not trace and rule.id not in errors:
             continue
-        votes.append(_vote(entry, HOOKS[hook], payload, answer, fault, took / 1000, state, faults))
+        votes.append(_vote(entry, point, payload, raw, fault, took / 1000, state))
     return votes
 
 
@@ -105,62 +131,78 @@ def _plain(number: float | None) -> float | int | None:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
-def _ask(entry: Entry, view: RunView, payload: tuple[Any, ...], faults: Faults) -> tuple[Any, str]:
-    """Call one implementation; return its answer and a fault text (empty if none)."""
-    forced = faults.forced.get(entry.rule.id, "") if faults.forced else ""
-    try:
-        if entry.inline:
-            return entry.call(view, payload), forced
-        if forced == TIMEOUT:
-            return None, forced
-        frozen = tuple(_frozen(value) for value in payload)
-        if not faults.enforce or faults.forced is not None:
-            return entry.call(view, frozen), ""
-        return _limited(entry, view, frozen)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the one isolation point; SystemExit from a guard is a fault too
-        return None, f"{type(error).__name__}: {error}"[:500]
+def _isolated(
+    entry: Entry,
+    point: HookPoint,
+    view: RunView,
+    payload: tuple[Any, ...],
+    frozen: list[tuple[Any, ...]],
+    faults: Faults,
+) -> tuple[tuple[AnyAction, ...], str]:
+    """Call a third-party implementation on a copy of its state; keep the copy if it answered properly and in time.
 
-
-def _limited(entry: Entry, view: RunView, payload: tuple[Any, ...]) -> tuple[Any, str]:
-    """Call a third-party implementation on a copy of its state; keep the copy if it answered in time."""
+    `frozen` holds the read-only payload once it was made: all rules at this hook see the same one.
+    """
+    key = faults.key(point.name, entry.rule.id)
+    if faults.forced is not None and faults.forced.get(key) == TIMEOUT:
+        faults.seen[key] = TIMEOUT
+        return (), TIMEOUT
+    if not frozen:
+        frozen.append(freeze(payload))
     trial = view.fork()
-    in_time, answer, fault = call_with_limit(lambda: entry.call(trial, payload), entry.limit_ns / 1e9)
+    timed = faults.enforce and faults.forced is None
+    in_time, answer, fault = call_with_limit(
+        lambda: entry.call(trial, frozen[0]), entry.limit_ns / 1e9 if timed else None
+    )
     if not in_time:
-        return None, TIMEOUT
-    view.adopt(trial)
-    return answer, fault
+        faults.seen[key] = TIMEOUT
+        return (), TIMEOUT
+    if fault:
+        return (), fault
+    raw, fault = check_answer(answer, point, payload, entry.extension)
+    if not fault:
+        raw = tuple(map(_copied, raw))
+        view.adopt(trial)
+    return raw, fault
 
 
-def _frozen(value: Any) -> Any:
-    if isinstance(value, ToolCall):
-        return msgspec.structs.replace(value, args=freeze(value.args))
-    return value
+def _copied(action: AnyAction) -> AnyAction:
+    """Return an action of which the rule keeps no part that it could still change."""
+    if isinstance(action, Rewrite):
+        return msgspec.structs.replace(action, data=_data(action.data), changes=freeze(dict(action.changes)))
+    return msgspec.structs.replace(action, data=_data(action.data)) if action.data else action
+
+
+def _data(value: Any, depth: int = 0) -> Any:
+    """Return template variables as plain data; what is deep or no data is only named, as templates do."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if depth < 4 and isinstance(value, Mapping):
+        return {_data(name, depth + 1): _data(item, depth + 1) for name, item in value.items()}
+    if depth < 4 and isinstance(value, list | tuple):
+        return [_data(item, depth + 1) for item in value]
+    return f"({type(value).__name__})"
 
 
 def _vote(
     entry: Entry,
     point: HookPoint,
     payload: tuple[Any, ...],
-    answer: Any,
+    raw: tuple[AnyAction, ...],
     fault: str,
     us: float,
     state: RunState,
-    faults: Faults,
 ) -> Vote:
     rule = entry.rule
-    raw: tuple[AnyAction, ...] = ()
-    if not fault:
-        raw, fault = check_answer(answer, point, payload, entry.extension)
     if fault:
-        if fault == TIMEOUT:
-            faults.seen[rule.id] = TIMEOUT
         raw = (_on_error(entry, point, payload, state),)
     elif rule.id in state.errors:
-        state.errors[rule.id].consecutive = 0
+        state.errors[rule.id].consecutive.pop(point.name, None)
     episode = _episode(state, rule.id, point.name, raw)
-    return Vote(rule.id, rule.use, entry.at, rule.mode, raw, cap(raw, rule.mode), us, fault, episode)
+    effective = cap(raw, rule.mode, episode)
+    return Vote(rule.id, rule.use, entry.at, rule.mode, raw, effective, us, fault, episode, point.name)
 
 
 def check_answer(
@@ -170,6 +212,8 @@ def check_answer(
     if answer is None:
         return (), ""
     actions = tuple(answer) if isinstance(answer, list | tuple) else (answer,)
+    if len(actions) > MAX_ACTIONS:
+        return (), f"{point.name} returned {len(actions)} actions (at most {MAX_ACTIONS} are accepted)"
     for action in actions:
         fault = _action_fault(action, point, payload, extension)
         if fault:
@@ -180,11 +224,14 @@ def check_answer(
 def _action_fault(action: Any, point: HookPoint, payload: tuple[Any, ...], extension: Extension) -> str:
     if inspect.iscoroutine(action):
         action.close()
-    if not isinstance(action, Action):
+    if type(action) not in _KINDS:
         return f"{point.name} returned {type(action).__name__}, which is no action"
     if action.name not in point.actions:
         granted = ", ".join(sorted(point.actions)) or "nothing"
         return f"{point.name} does not accept {action.name!r} (it accepts: {granted})"
+    fault = _field_fault(action)
+    if fault:
+        return fault
     if action.kind and action.kind not in extension.messages:
         return f"message kind {action.kind!r} is not declared in `messages`"
     if not isinstance(action, Rewrite):
@@ -198,35 +245,54 @@ def _action_fault(action: Any, point: HookPoint, payload: tuple[Any, ...], exten
     return ""
 
 
+def _field_fault(action: Action) -> str:
+    """Return what is wrong with the type of a field: Structs check none when they are made."""
+    for name, value in (("code", action.code), ("kind", action.kind)):
+        if type(value) is not str:
+            return f"`{name}` of an action must be a text, not {type(value).__name__}"
+    for name, number in (("observed", action.observed), ("limit", action.limit)):
+        if number is not None and not _is_number(number):
+            return f"`{name}` of an action must be a finite number, not {type(number).__name__}"
+    if type(action.data) is not dict or not all(type(name) is str for name in action.data):
+        return "`data` of an action must be a dict with texts as keys"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    return isinstance(value, float) and math.isfinite(value)
+
+
 def _on_error(entry: Entry, point: HookPoint, payload: tuple[Any, ...], state: RunState) -> AnyAction:
     rule = entry.rule
     errors = state.errors.setdefault(rule.id, RuleErrors())
-    errors.consecutive += 1
-    observed, limit = float(errors.consecutive), float(MAX_CONSECUTIVE_ERRORS)
+    failed = errors.consecutive[point.name] = errors.consecutive.get(point.name, 0) + 1
+    observed, limit = float(failed), float(MAX_CONSECUTIVE_ERRORS)
     if rule.on_error == "allow" or not point.decides:
         return Record(ERROR_CODE, "", observed)
     if rule.on_error == "stop":
         return Stop(ERROR_CODE, "extension_error.stop", observed, 1.0)
     if "deny" in point.actions:
         return Deny(ERROR_CODE, "extension_error.deny", observed, data={"tool": payload[0].name})
-    if errors.consecutive >= MAX_CONSECUTIVE_ERRORS:
+    if failed >= MAX_CONSECUTIVE_ERRORS:
         return Stop(ERROR_CODE, "extension_error.stop", observed, limit)
     return Record(ERROR_CODE, "", observed, limit)
 
 
 def _episode(state: RunState, rule: str, hook: str, raw: tuple[AnyAction, ...]) -> bool:
-    """Return whether this answer opens a new stretch of wanting the same or a stricter action."""
-    rank = max((action.rank for action in raw), default=0)
+    """Return whether this answer opens a new stretch of wanting a hint, or the same or a stricter action."""
+    rank = max([_HINT if isinstance(action, Hint) else action.rank for action in raw], default=0)
     known = state.errors.get(rule)
     if known is None:
         if not rank:
             return False
         known = state.errors[rule] = RuleErrors()
-    before = known.wanting.get(hook, 0)
+    before = known.wanting.get(hook, 0.0)
     if rank:
         known.wanting[hook] = rank
     else:
         known.wanting.pop(hook, None)
         if not known.wanting and not known.consecutive:
             del state.errors[rule]
-    return rank > 0 and (before == 0 or rank < before)
+    return rank > 0 and (before <= _HINT < rank or before == 0 or rank < before)

@@ -9,6 +9,7 @@ round, taken only then.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,12 +17,27 @@ import msgspec
 T = TypeVar("T")
 
 
-def encode(value: Any) -> bytes:
-    """Return `value` (Structs and plain data) as JSON."""
+def encode(value: Any, *, exact: bool = True) -> bytes:
+    """Return `value` (Structs and plain data) as JSON.
+
+    NaN and infinity become null, unless `exact` is false: then they are written as `decode` reads them, which strict
+    readers do not.
+    """
     try:
-        return msgspec.json.encode(value)
+        if exact:
+            return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value)).encode("ascii")
+        pass
+    return json.dumps(msgspec.to_builtins(value)).encode("ascii")
+
+
+def finite(value: Any) -> bool:
+    """Return whether plain data holds neither NaN nor infinity."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(finite, value))
 
 
 def decode(data: bytes, kind: type[T]) -> T:

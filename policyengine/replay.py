@@ -236,7 +236,7 @@ class _Replay:
 
     def _see(self, decision: Decision, call: int | None = None) -> None:
         for vote in decision.votes:
-            if vote.mode in ("shadow", "warn") and vote.episode:
+            if vote.episode and _held_back(vote):
                 self._would.append(self._wish(decision, vote, call))
         if self._halt is not None or (decision.control is None and not decision.notes):
             return
@@ -244,7 +244,7 @@ class _Replay:
         control = decision.control
         if control is None:
             return
-        action = str(control.data.get("then", decision.action))
+        action = decision.ending
         if not (isinstance(control, Rewrite) and decision.hook == "after_parse"):
             # A verdict that was reclassified changes nothing by itself: what follows from it is reported.
             self._add(decision, call, action, control, decision.decided_by, decision.message)
@@ -259,14 +259,16 @@ class _Replay:
             for action in vote.effective:
                 note = next(texts, None) if isinstance(action, Hint) else None
                 if note is not None:
-                    self._add(decision, call, action.name, action, vote.rule, note.text)
+                    self._add(decision, call, action.name, action, vote.rule, note.text, vote.hook)
 
-    def _add(self, decision: Decision, call: int | None, action: str, facts: Any, rule: str, message: str) -> None:
+    def _add(
+        self, decision: Decision, call: int | None, action: str, facts: Any, rule: str, message: str, hook: str = ""
+    ) -> None:
         self._interventions.append(
             Intervention(
                 iteration=self._run.state.iteration,
                 call=call,
-                hook=decision.hook,
+                hook=hook or decision.hook,
                 action=action,
                 code=facts.code,
                 rule=rule,
@@ -281,7 +283,7 @@ class _Replay:
         return Wish(
             iteration=self._run.state.iteration,
             call=call,
-            hook=decision.hook,
+            hook=vote.hook or decision.hook,
             mode=vote.mode,
             action=action.name,
             code=action.code,
@@ -289,6 +291,11 @@ class _Replay:
             observed=action.observed,
             limit=action.limit,
         )
+
+
+def _held_back(vote: Vote) -> bool:
+    """Return whether the mode took something from a vote: hints are given in `warn` as they are in `enforce`."""
+    return vote.mode == "shadow" or (vote.mode == "warn" and any(action.rank for action in vote.raw))
 
 
 def tokens(usage: Usage) -> int:
@@ -339,7 +346,8 @@ class _Journaled:
     def make(self, line: Line, number: int) -> None:
         """Make the run that a `run` or `resume` line describes."""
         if line.type == RESUME:
-            self._runs[line.run] = self._engine.resume_run(_saved(line, number))[0]
+            run = self._runs[line.run] = self._engine.resume_run(_saved(line, number))[0]
+            self._conversations[run.conversation.id] = run.conversation
             return
         name = line.payload.get("conversation", "")
         shared = self._conversations.setdefault(name, Conversation(name)) if name else None
@@ -356,6 +364,8 @@ class _Journaled:
         if run is None:
             run = self._runs[line.run] = self._engine.start_run(run_id=line.run)
         run.faults.forced = line.faults
+        if line.type == "stopped":
+            return run.tell_stop(**arguments)
         answer = getattr(run, line.type)(**arguments, now=line.now)
         run.take_notes()
         if line.type == "end":

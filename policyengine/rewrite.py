@@ -5,13 +5,13 @@ Knows: which fields of which payload may be replaced. Must not know: who asked f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from policyengine.actions import Rewrite
+from policyengine.jsontext import finite
 from policyengine.messages import ModelRequest, ToolCall, ToolResult
 from policyengine.parsing.verdict import Verdict
 
@@ -82,20 +82,12 @@ def _rewritten_call(call: ToolCall, changes: dict[str, Any]) -> ToolCall:
         raise ValueError("of a tool call only `args` can be rewritten, by a mapping")
     try:
         args = thaw(changes["args"])
-        if not _finite(args):
+        if not finite(args):
             raise ValueError("a number is NaN or infinite")
         text = msgspec.json.encode(args).decode()
         return msgspec.structs.replace(call, args=msgspec.json.decode(text), arguments=text)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise ValueError(f"`args` cannot be written as JSON: {error}") from error
-
-
-def _finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_finite, value.values()))
-    return not isinstance(value, list) or all(map(_finite, value))
 
 
 def _converted(name: str, value: Any, kind: Any) -> Any:

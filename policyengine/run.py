@@ -18,11 +18,11 @@ from loguru import logger
 
 from policyengine.actions import Deny, EndStep, Retry, Rewrite, Stop
 from policyengine.context import RunView, failed
-from policyengine.decision import Decision, Note, Vote
+from policyengine.decision import Decision, Note, Vote, counted
 from policyengine.dispatch import ALLOWED, Faults, decide, judge
 from policyengine.errors import UsageError
 from policyengine.extension import Extension, Scope
-from policyengine.jsontext import encode
+from policyengine.jsontext import encode, finite
 from policyengine.messages import (
     Batch,
     HistoryWarning,
@@ -246,15 +246,19 @@ class Run:
             code=control.code,
             rule=decision.decided_by,
             at=decision.at,
-            action=str(control.data.get("then", control.name)),
+            action=decision.ending,
             observed=control.observed,
             limit=control.limit,
             message=decision.message,
             iteration=self.state.iteration,
             call=call,
         )
-        self._judge("on_stop", (reason,))
+        self.tell_stop(reason)
         return reason
+
+    def tell_stop(self, reason: StopReason) -> Decision:
+        """Tell `on_stop` observers of a stop; `stopped` does so, and the replay of a journal."""
+        return self._done("stopped", (reason,), self._judge("on_stop", (reason,)))
 
     # ---- what a driver asks
 
@@ -273,8 +277,16 @@ class Run:
         return failed(result, self.snapshot.tool(call.name))
 
     def save(self, loop: Any = None) -> bytes:
-        """Return the run as JSON: load it with `Engine.resume_run`, in this process or another one."""
-        return encode(SavedRun(SAVE_VERSION, self.state, self.conversation, loop))
+        """Return the run as JSON: load it with `Engine.resume_run`, in this process or another one.
+
+        Raises:
+            UsageError: the state of a rule cannot be written as JSON; the message names the rule.
+        """
+        exact = True
+        for cells in (self.state.cells, self.conversation.cells):
+            for rule, cell in cells.items():
+                exact = _checked_cell(rule, cell) and exact
+        return encode(SavedRun(SAVE_VERSION, self.state, self.conversation, loop), exact=exact)
 
     # ---- judging
 
@@ -293,7 +305,11 @@ class Run:
             votes = first + self._votes(hook, table.judges, payload, call.name)
             return self._settle(hook, payload, votes, call)
         changed = apply_rewrite(call, rewrite)
-        again = self._votes(hook, table.entries, (changed, batch), call.name)
+        self.faults.again = True
+        try:
+            again = self._votes(hook, table.entries, (changed, batch), call.name)
+        finally:
+            self.faults.again = False
         votes = [_only(vote, True) for vote in first] + [_only(vote, False) for vote in again]
         return self._settle(hook, payload, votes, call)
 
@@ -314,7 +330,7 @@ class Run:
 
     def _carry_out(self, decision: Decision, target: Any) -> Decision:
         """Count, queue and apply what a decision brings beside its control action."""
-        if decision.notes or isinstance(decision.control, Deny | Retry):
+        if isinstance(decision.control, Deny | Retry) or (decision.notes and counted(decision.votes)):
             decision = self._count_intervention(decision)
         if decision.notes:
             self.state.notes = [*self.state.notes, *decision.notes]
@@ -340,8 +356,7 @@ class Run:
         if self.state.interventions <= cap.max or stronger:
             return decision
         kind = f"interventions.{cap.then}"
-        data = {"then": cap.then} if cap.then == "hand_over" else {}
-        control = Stop("interventions", kind, float(self.state.interventions), float(cap.max), data)
+        control = Stop("interventions", kind, float(self.state.interventions), float(cap.max))
         text = self.snapshot.templates.render(kind, {"observed": self.state.interventions, "limit": cap.max})
         return msgspec.structs.replace(
             decision,
@@ -351,6 +366,7 @@ class Run:
             at=f"{cap.position.file}:{cap.position.line}",
             message=text,
             notes=(),
+            hand_over=cap.then == "hand_over",
         )
 
     # ---- scopes and state
@@ -417,6 +433,15 @@ def _carried(cell: Cell | None, use: str, extension: Extension) -> msgspec.Struc
         return msgspec.convert(msgspec.to_builtins(cell.value), extension.state)
     except (msgspec.ValidationError, TypeError):
         return None
+
+
+def _checked_cell(rule: str, cell: Cell) -> bool:
+    """Return whether JSON proper can hold a rule's state: NaN and infinity take its extended form."""
+    try:
+        encode(cell)
+        return finite(msgspec.to_builtins(cell))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise UsageError(f"the state of rule {rule!r} ({cell.use}) cannot be saved: {error}") from error
 
 
 def _merge(first: Decision, second: Decision) -> Decision:

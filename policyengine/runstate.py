@@ -43,7 +43,7 @@ class RuleErrors(msgspec.Struct):
     """By hook: how often a rule failed in a row, and how strict an action it has been wanting (for episodes)."""
 
     consecutive: dict[str, int] = {}
-    wanting: dict[str, int] = {}
+    wanting: dict[str, float] = {}
 
 
 class Conversation(msgspec.Struct):

@@ -31,7 +31,7 @@ def object_at(text: str, at: int, terms: Terms, close: re.Pattern[str] | None = 
         StrictError: it is damaged, cut off, or damaged beyond one reading.
     """
     try:
-        value, end = prefix(text, at)
+        value, end = prefix(text, at, diagnose=not terms.mending)
     except StrictError as error:
         if not terms.mending or error.reason in HOPELESS:
             raise

@@ -24,7 +24,7 @@ SCANNABLE = 1024 * 1024
 """Longest text in characters in which calls are looked for."""
 
 MAX_TRIES = 32
-"""How many objects that turn out to be no JSON are tried in one text, and how many unreadable examples passed over."""
+"""How many objects that turn out to be no JSON are tried in one text, and how many unreadable calls passed over."""
 
 
 class Scan(NamedTuple):
@@ -296,11 +296,11 @@ class _Walk:
         return end
 
     def _cannot_read(self, unread: Unread, start: int, end: int) -> int:
-        thought = _THOUGHT.search(self.text, end)
+        self.tries -= 1
+        thought = _THOUGHT.search(self.text, end) if self.tries > 0 else None
         if thought is not None and _THINK.search(self.text, end, thought.start()) is None:
             return self._thought(thought)
         if unread.reason != "truncated" and self.tries > 0 and self._is_shown(start, unread.end):
-            self.tries -= 1
             self.shown = True
             return end
         self._take(start, end)

@@ -44,8 +44,10 @@ def loads(text: str) -> Any:
     return _slow(text)
 
 
-def prefix(text: str, at: int = 0) -> tuple[Any, int]:
+def prefix(text: str, at: int = 0, *, diagnose: bool = True) -> tuple[Any, int]:
     """Return the JSON value that begins at `at` (after white space), and the offset of what follows it.
+
+    To tell what was cut off from what is wrong, the rest of the text has to be read; `diagnose` may spare that.
 
     Raises:
         StrictError: no value, or one that is not strict.
@@ -56,7 +58,7 @@ def prefix(text: str, at: int = 0) -> tuple[Any, int]:
     except StrictError as error:
         raise StrictError(error.reason, start) from error
     except json.JSONDecodeError as error:
-        raise StrictError("truncated" if is_cut_off(text, start) else "not_json", error.pos) from error
+        raise StrictError("truncated" if diagnose and is_cut_off(text, start) else "not_json", error.pos) from error
     except RecursionError as error:
         raise StrictError("nested_too_deep", start) from error
     except ValueError as error:  # an integer with more digits than the interpreter converts

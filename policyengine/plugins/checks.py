@@ -131,6 +131,8 @@ def _state_faults(cls: type[Extension]) -> Iterator[str]:
     if not (isinstance(state, type) and issubclass(state, msgspec.Struct)):
         yield f"state must be a msgspec.Struct class, not {state!r}"
         return
+    if state.__struct_config__.frozen:
+        yield f"state {state.__name__} must not be frozen: it is updated in place"
     required = [field.name for field in msgspec.structs.fields(state) if field.required]
     if required:
         yield f"every field of state {state.__name__} needs a default; without one: {', '.join(required)}"

@@ -4,8 +4,8 @@ Knows: the line format and how to write it.
 Must not know: how a journal is read as a recording or replayed, policies, the loop.
 
 A line is `{"v", "type", "run", "now", "payload", "faults", "decision"}`. `type` is `run` or `resume` (how the run was
-made) or the name of the `Run` method that was called, with its arguments as `payload`. `faults` are the rules whose
-time limit was part of the decision; a replay forces them.
+made) or the name of the `Run` method that was called, with its arguments as `payload` (`stopped`: with the reason it
+gave). `faults` maps `hook/rule` to `timeout` for rules that ran over their time; a replay forces them.
 
 The standard `json` module writes the lines, with ASCII escapes: msgspec fails on lone surrogates and writes NaN as
 null, and either would make a replay differ.
@@ -35,6 +35,7 @@ from policyengine.messages import (
 )
 from policyengine.outcome import Outcome
 from policyengine.parsing.verdict import Verdict
+from policyengine.runstate import StopReason
 
 VERSION = 1
 
@@ -53,6 +54,7 @@ ARGUMENTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "before_tool_call": (("call", ToolCall), ("batch", Batch)),
     "after_tool_call": (("call", ToolCall), ("result", ToolResult)),
     "end_iteration": (("calls", int), ("usable", bool)),
+    "stopped": (("reason", StopReason),),
     "end": (("outcome", Outcome),),
 }
 """The reporting methods of `Run` with the names and types of their arguments, as the journal spells them."""
@@ -61,7 +63,8 @@ ARGUMENTS: dict[str, tuple[tuple[str, Any], ...]] = {
 class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     """What must be equal when a journal is replayed: a decision without its timings and its place in a file.
 
-    `wanted` maps each rule that had an opinion to what it wanted before its mode was applied, as `action:code`.
+    `wanted` maps each rule that had an opinion to what it wanted before its mode was applied, as `action:code`; where
+    an event asks at two hooks, `hook/rule` stands for a rule at the other one.
     """
 
     hook: str
@@ -88,13 +91,20 @@ def content(decision: Decision) -> Content:
         limit=control.limit if control else None,
         message=decision.message,
         notes=decision.notes,
-        wanted={
-            vote.rule: tuple(f"{action.name}:{action.code}" for action in vote.raw)
-            for vote in decision.votes
-            if vote.raw
-        },
+        wanted=_wanted(decision),
         conflicts=decision.conflicts,
     )
+
+
+def _wanted(decision: Decision) -> dict[str, tuple[str, ...]]:
+    wanted: dict[str, tuple[str, ...]] = {}
+    for vote in decision.votes:
+        if vote.raw:
+            elsewhere = vote.hook and vote.hook != decision.hook
+            wanted[f"{vote.hook}/{vote.rule}" if elsewhere else vote.rule] = tuple(
+                f"{action.name}:{action.code}" for action in vote.raw
+            )
+    return wanted
 
 
 class Line(msgspec.Struct, frozen=True):
