@@ -93,11 +93,11 @@ Actions come from the methods of `run` (`run.deny(...)`, `run.hint(...)`).
 Of all answers the strictest is carried out; see [concepts.md](concepts.md#which-answer-wins).
 
 **If a rule fails**, its `on_error` is applied, capped by its mode.
-A rule fails when it raises, returns something else than an action or an action that the hook point does not accept,
-or runs over its `timeout`.
+A rule fails when it raises, returns something else than an action, an action that the hook point does not accept or one
+with wrong values (`observed` and `limit` are finite numbers), or runs over its `timeout`; built-in rules have none.
 
 * `deny` (the default): where the hook point accepts a refusal, the call is refused.
-  Elsewhere the fault is recorded, and the third fault of the rule in a row stops the run.
+  Elsewhere the fault is recorded, and the third fault of the rule in a row at that hook stops the run.
 * `stop`: the run is stopped at once.
 * `allow`: the fault is recorded.
 
@@ -161,6 +161,7 @@ def _payloads() -> str:
         "## What hooks are handed",
         "",
         "All values are frozen; fields with a default may be left out in tests.",
+        "A rule of yours sees read-only views of mappings in them, and tuples for lists; a `rewrite` may hold both.",
         "",
     ]
     for kind in PAYLOADS:

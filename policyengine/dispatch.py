@@ -24,7 +24,7 @@ from policyengine.decision import Decision, Note, Vote, cap, combine, hints
 from policyengine.extension import Extension
 from policyengine.hooks import HOOKS, HookPoint
 from policyengine.messages import freeze
-from policyengine.rewrite import apply_rewrite, target_of, thaw
+from policyengine.rewrite import apply_rewrite, target_of
 from policyengine.runstate import RuleErrors, RunState
 from policyengine.snapshot import Entry, PolicySnapshot
 from policyengine.workers import call_with_limit, fault_text
@@ -161,15 +161,17 @@ def _isolated(
         return (), fault
     raw, fault = check_answer(answer, point, payload, entry.extension)
     if not fault:
-        raw = tuple(map(_copied, raw))
+        raw = tuple(_copied(action, target_of(point.name, payload)) for action in raw)
         view.adopt(trial)
     return raw, fault
 
 
-def _copied(action: AnyAction) -> AnyAction:
+def _copied(action: AnyAction, target: Any) -> AnyAction:
     """Return an action of which the rule keeps no part that it could still change."""
     if isinstance(action, Rewrite):
-        return msgspec.structs.replace(action, data=_data(action.data), changes=freeze(dict(action.changes)))
+        new = apply_rewrite(target, action)
+        changes = {name: new if name == "verdict" else getattr(new, name) for name in action.changes}
+        return msgspec.structs.replace(action, data=_data(action.data), changes=changes)
     return msgspec.structs.replace(action, data=_data(action.data)) if action.data else action
 
 
@@ -252,7 +254,8 @@ def _field_fault(action: Action) -> str:
             return f"`{name}` of an action must be a text, not {type(value).__name__}"
     for name, number in (("observed", action.observed), ("limit", action.limit)):
         if number is not None and not _is_number(number):
-            return f"`{name}` of an action must be a finite number, not {type(number).__name__}"
+            said = str(number) if type(number) is float else type(number).__name__
+            return f"`{name}` of an action must be a finite number, not {said}"
     if type(action.data) is not dict or not all(type(name) is str for name in action.data):
         return "`data` of an action must be a dict with texts as keys"
     return ""

@@ -80,6 +80,8 @@ def load_tools(reference: str) -> Toolset:
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"tools are given as module:object, not {reference!r}")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise UsageError(f"{module_name!r} is no name of a module: write package.module:object, without slashes")
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, attribute, _MISSING)

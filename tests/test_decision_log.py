@@ -8,6 +8,8 @@ import json
 import pytest
 from loguru import logger
 
+from policyengine.actions import Deny
+from policyengine.decision import Vote
 from policyengine.engine import Engine
 from policyengine.extension import Extension
 from policyengine.hooks import hookimpl
@@ -15,7 +17,7 @@ from policyengine.messages import ToolCall
 from policyengine.policy.model import Log
 from policyengine.policy.problems import Position, Problem
 from policyengine.script import call, say
-from policyengine.telemetry.decision_log import MAX_NAME, DecisionLog, call_line
+from policyengine.telemetry.decision_log import MAX_NAME, DecisionLog, call_line, rule_line
 from policyengine.testing import ListedRegistry, ManualClock, play, policy, rule
 
 FIELDS = [
@@ -139,8 +141,15 @@ def test_the_end_says_how_it_ended_and_who_ended_it():
 
 
 def test_numbers_that_json_cannot_say_are_null():
+    odd = Deny("named", "named.deny", float("nan"), "seven")  # no rule gets this far; who builds a vote may
+    line = rule_line(Vote("named", "named", "f:1", "enforce", (odd,), (odd,)))
+    assert (line.observed, line.limit) == (None, None)
+
+
+def test_a_rule_that_observes_no_number_failed():
     (line,) = judged(logged("odd"))
-    assert (line["rules"][0]["observed"], line["rules"][0]["limit"]) == (None, None)
+    assert line["code"] == "extension_error"
+    assert line["rules"][0]["error"] == "`observed` of an action must be a finite number, not nan"
 
 
 def test_equal_calls_have_equal_digests():

@@ -256,7 +256,7 @@ def _python(text: str, start: int, at: int, terms: Terms) -> Reading:
     return [call._replace(start=start, end=closed.end, notation="markup") for call in reading]
 
 
-FAR = 20_000
+FAR = 2_000
 """How far a closing tag is looked for."""
 
 _SPACES_LEFT = re.compile(r"\s*\Z")

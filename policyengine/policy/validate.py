@@ -46,29 +46,40 @@ def validate(
 
 
 MAX_UNKNOWN = 100
-"""With more unknown settings in one mapping they are counted, not listed: each would be compared with all known ones."""
+"""With more unknown settings in one mapping they are counted, not listed: each is compared with all known ones."""
+
+MAX_UNKNOWN_IN_ALL = 400
+"""The same for all mappings together: Cerberus takes quadratic time for errors."""
 
 
 def floods(schema: Schema, data: Any) -> Iterator[tuple[KeyPath, list[str]]]:
-    """Yield every mapping that has too many unknown settings, by its path, with their names."""
-    yield from _floods({"type": "dict", "schema": schema}, data, ())
+    """Yield every mapping that has too many unknown settings, by its path, with their names.
+
+    Where only all together are too many, that is the first mapping that has one, with the names of all.
+    """
+    found = list(_unknown({"type": "dict", "schema": schema}, data, ()))
+    flooded = [(path, names) for path, names in found if len(names) > MAX_UNKNOWN]
+    everything = [name for _, names in found for name in names]
+    if not flooded and len(everything) > MAX_UNKNOWN_IN_ALL:
+        flooded = [(found[0][0], everything)]
+    yield from flooded
 
 
-def _floods(rule: Schema, data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, list[str]]]:
+def _unknown(rule: Mapping[Any, Any], data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, list[str]]]:
     below = rule.get("schema")
     if isinstance(data, Mapping):
         known = below if isinstance(below, Mapping) else {}
         others = rule.get("valuesrules")
-        unknown = [key for key in data if key not in known] if others is None else []
-        if "schema" in rule and len(unknown) > MAX_UNKNOWN:
+        unknown = [str(key) for key in data if key not in known] if others is None and "schema" in rule else []
+        if unknown:
             yield path, unknown
         for key, value in data.items():
             form = known.get(key, others)
             if isinstance(form, Mapping) and isinstance(value, dict | list):
-                yield from _floods(form, value, (*path, key))
+                yield from _unknown(form, value, (*path, key))
     elif isinstance(data, list | tuple) and isinstance(below, Mapping):
         for index, value in enumerate(data):
-            yield from _floods(below, value, (*path, index))
+            yield from _unknown(below, value, (*path, index))
 
 
 def _flood(node: Node, sources: Sources, path: KeyPath, names: list[str]) -> Problem:

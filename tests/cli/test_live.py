@@ -16,8 +16,8 @@ from policyengine.policy.model import Interventions
 from policyengine.policy.problems import Position, Problem
 from policyengine.script import Script, ScriptedCall, batch, call, say
 from policyengine.telemetry.live import LiveView, called, short
-from policyengine.visible import clean
 from policyengine.testing import ListedRegistry, play, policy, rule
+from policyengine.visible import clean
 
 
 class Named(Extension):

@@ -83,6 +83,10 @@ def bare():
     return None
 
 
+class Frozen(msgspec.Struct, frozen=True):
+    count: int = 0
+
+
 class Bad(msgspec.Struct):
     count: int
     seen: list[str]
@@ -156,6 +160,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "state is no struct": ({"state": dict}, "state must be a msgspec.Struct class"),
     "state is an instance": ({"state": Bad(1, [])}, "state must be a msgspec.Struct class"),
     "state without defaults": ({"state": Bad}, "every field of state Bad needs a default; without one: count, seen"),
+    "frozen state": ({"state": Frozen}, "state Frozen must not be frozen"),
     "messages": ({"messages": ["spend"]}, "messages must be a mapping"),
     "sample data": ({"messages": {"spend.deny": "text"}}, r"messages\['spend.deny'\] must be a mapping of sample data"),
     "templates": ({"templates": "text"}, "templates must be a mapping of languages"),
