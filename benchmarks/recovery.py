@@ -231,8 +231,8 @@ def _clean_responses() -> Iterator[tuple[str, str, ModelResponse, dict[str, Any]
     small = {f"field_{number}": number for number in range(110)}
     for kind, arguments in (
         ("code", {"path": "src/f.py", "content": code, "mode": "w", "options": {"dry": False, "lines": [1, 2, 3]}}),
-        ("prose", {"path": "docs/fox.md", "content": prose, "mode": "w"}),
-        ("text with quotes", {"path": "docs/fox.md", "content": 'He said: "It rests", and "so: it does". ' * 36}),
+        ("prose", {"path": "notes/fox.md", "content": prose, "mode": "w"}),
+        ("text with quotes", {"path": "notes/fox.md", "content": 'He said: "It rests", and "so: it does". ' * 36}),
         ("many small members", small),
     ):
         thoughts = ["I know what the file has to hold. " * 4, "Now I write it. " * 4]

@@ -263,9 +263,11 @@ def compare(expected: str, actual: str) -> None:
 
 def forget_modules_of_temporary_folders() -> None:
     """Forget modules that a page or a test wrote itself: the next one may use the same name for another."""
+    temporary = Path(tempfile.gettempdir())
     for name, module in list(sys.modules.items()):
         file = Path(str(getattr(module, "__file__", "") or "/"))
-        if not file.is_absolute() or (file.is_relative_to(tempfile.gettempdir()) and not file.is_relative_to(sys.prefix)):
+        own = file.is_relative_to(temporary) and not file.is_relative_to(sys.prefix)
+        if own or not file.is_absolute():
             del sys.modules[name]
 
 
