@@ -291,7 +291,12 @@ def malformed_texts() -> Iterator[tuple[str, str]]:
             f"{call}\n",
             f"x {call} y\n",
             f"{call}</tool_call>\n",
-            f"```\n{call}\n```\n",
+            *(
+                f"```\n{call}\n```\n",
+                'x\n```json\n{"tool_name": "shell", "tool_args": {"cmd": "x"}}\n\n',
+                f"{call}</think>",
+            ),
+            *("<tool_call>x<|im_end|>", "<tool_calls></think>", "[TOOL_CALLS]</think>x", "{'q': 1}\n\n"),
         ),
         *(f"For example {call}</tool_call>\n\n", "For example <tool_call>{x}</tool_call>\n\n", "example <function=(\n"),
         *('For example <tool_call>{"name":"shell","arguments":{/**/"cmd":"x"}}</tool_call>\n\n', '{"cmd": 0x1} '),

@@ -325,7 +325,8 @@ class Run:
             spent = sum(vote.us for vote in votes)
             report = Report(self, hook, payload, decision, self.state.seq, spent)
             for sink in self.sinks:
-                _tell(sink, report)
+                if not _told(sink, report):
+                    self.sinks = tuple(other for other in self.sinks if other is not sink)
         return decision
 
     def _carry_out(self, decision: Decision, target: Any) -> Decision:
@@ -453,12 +454,15 @@ def _merge(first: Decision, second: Decision) -> Decision:
     return msgspec.structs.replace(stricter, notes=first.notes + second.notes, votes=first.votes + second.votes)
 
 
-def _tell(sink: Sink, report: Report) -> None:
-    """Tell a sink; one that raises loses its report, visibly, and changes nothing for the run."""
+def _told(sink: Sink, report: Report) -> bool:
+    """Tell a sink; return whether it took the report. One that raises is logged and not told again in this run."""
     try:
         sink(report)
     except Exception as error:  # noqa: BLE001 - what watches a run must not be able to end it
-        logger.error("a sink failed at {}: {}: {}", report.hook, type(error).__name__, error)
+        fault = f"{type(error).__name__}: {error}"
+        logger.error("a sink failed at {} and is not told of this run any more: {}", report.hook, fault)
+        return False
+    return True
 
 
 def _rewrite(votes: Sequence[Vote]) -> Rewrite | None:

@@ -86,6 +86,7 @@ def command(
     Exit code: 0 completed, 6 stopped by a guard, 7 waiting for a human, 2 failed, 1 the input is at fault.
     """
     check_model(model)
+    check_task(task)
     played = load_script(script)
     # With --json, stdout holds the one object and nothing else: the account goes to stderr.
     view = LiveView(terminal(stderr=as_json, no_color=no_color))
@@ -115,6 +116,12 @@ def command(
         if as_json:
             print_json(described(outcome, engine))
     return EXIT_CODES[outcome.status]
+
+
+def check_task(task: str | None) -> None:
+    """Refuse a task that is the name of a policy file: it was meant as `--policy`, and the run would ignore it."""
+    if task and Path(task).suffix in (".yaml", ".yml", ".json5") and Path(task).is_file():
+        raise UsageError(f"{task} is a file; did you mean `--policy {task}`? (a task is a sentence)")
 
 
 def check_model(name: str) -> None:

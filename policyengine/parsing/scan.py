@@ -73,6 +73,7 @@ class _Walk:
         self.budget = 2 * len(text) + 10_000
         self.no_json_before = 0
         self.paragraph = 0
+        self.unclosed: set[re.Pattern[str]] = set()
         self.shown_to = 0
         self.steps: dict[str | None, Callable[[re.Match[str]], int]] = {
             "fence": self._fence,
@@ -137,7 +138,7 @@ class _Walk:
     def _fence(self, match: re.Match[str]) -> int:
         """A fence: if it begins with a call it may be one, otherwise it is code."""
         mark = match.group("fence").strip()
-        closing = (_BACKTICKS if mark[0] == "`" else _TILDES).search(self.text, match.end())
+        closing = self._closing(mark, match.end())
         end = closing.end() if closing else len(self.text)
         language = mark.lstrip("`~").strip().lower()
         at = _space(self.text, match.end())
@@ -150,7 +151,7 @@ class _Walk:
             return max(end, behind)
         self.fenced = True
         if closing is not None and behind > closing.start():
-            closing = (_BACKTICKS if mark[0] == "`" else _TILDES).search(self.text, behind)
+            closing = self._closing(mark, behind)
         if closing is None:
             marks = _MARKS.match(self.text, behind)
             return self._drop(behind, marks.end() if marks else behind)
@@ -158,6 +159,14 @@ class _Walk:
         if inside.strip():
             self.pieces.append(inside)
         return self._drop(behind, closing.end())
+
+    def _closing(self, mark: str, at: int) -> re.Match[str] | None:
+        """Return where a fence is closed. Where one is never closed, none after it is."""
+        pattern = _BACKTICKS if mark[0] == "`" else _TILDES
+        found = None if pattern in self.unclosed else pattern.search(self.text, at)
+        if found is None:
+            self.unclosed.add(pattern)
+        return found
 
     def _drop(self, start: int, end: int) -> int:
         self.taken = max(self.taken, end)

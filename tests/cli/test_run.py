@@ -167,3 +167,11 @@ def test_a_policy_edited_while_the_run_goes_on_is_taken_between_rounds(play):
     assert result.exit_code == 6
     assert "reload demo revision 7, 1 rule, generation 2" in shown(result)
     assert "extensions.counting.with.stop: 50 -> 2" in shown(result)
+
+
+def test_a_policy_file_given_as_the_task_is_a_mistake_not_a_task(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("apiVersion: policyengine/v1\nkind: Policy\nname: mine\nextensions: {}\n")
+    result = run("run", "mine.yaml")
+    assert result.exit_code == 1
+    assert "--policy mine.yaml" in result.stderr
