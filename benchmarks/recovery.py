@@ -113,9 +113,9 @@ def report(texts: Sequence[Text]) -> tuple[list[Grid], list[Check]]:
     checks = [check for protocol, items in repaired.items() for check in _recovery_checks(protocol, items)]
     checks += [
         Check(
-            f"a clean response of 2 KB costs at most {MAX_RATIO:g} times msgspec.json.decode, on average over kinds",
-            f"{mean(ratio for *_, ratio in clean):.1f}",
-            mean(ratio for *_, ratio in clean) <= MAX_RATIO,
+            f"a clean response of 2 KB costs at most {MAX_RATIO:g} times msgspec.json.decode, whatever it holds",
+            f"{max(ratio for *_, ratio in clean):.1f} at most, {mean(ratio for *_, ratio in clean):.1f} on average",
+            max(ratio for *_, ratio in clean) <= MAX_RATIO,
         ),
         Check(
             f"the worst malformed text of 256 KB costs less than {MAX_WORST_S:g} s",
