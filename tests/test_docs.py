@@ -24,7 +24,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -263,11 +262,9 @@ def compare(expected: str, actual: str) -> None:
 
 def forget_modules_of_temporary_folders() -> None:
     """Forget modules that a page or a test wrote itself: the next one may use the same name for another."""
-    temporary = Path(tempfile.gettempdir())
     for name, module in list(sys.modules.items()):
         file = Path(str(getattr(module, "__file__", "") or "/"))
-        own = file.is_relative_to(temporary) and not file.is_relative_to(sys.prefix)
-        if own or not file.is_absolute():
+        if not file.is_absolute() or any(part.startswith("pytest-of-") for part in file.parts):
             del sys.modules[name]
 
 
