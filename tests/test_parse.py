@@ -92,6 +92,7 @@ def native(name="search", arguments="{}", **fields):
         (native(name=""), "wrong_shape", "name_missing"),
         (native(name="two words"), "wrong_shape", "name_missing"),
         (native(finish_reason="length"), "truncated", "finish_reason"),
+        (native(finish_reason="MALFORMED_FUNCTION_CALL"), "wrong_shape", "finish_reason"),
         (native(name="other"), "unknown_tool", ""),
         (ModelResponse("fine"), "ok", ""),
         (ModelResponse(""), "empty", ""),

@@ -28,6 +28,9 @@ __all__ = ["ANSWER_TOOL", "CUT_REASONS", "ENDED_REASONS", "Mode", "parse_chunks"
 CUT_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "MAX_TOKENS"})
 """Finish reasons of a response that was cut off at the output limit."""
 
+MALFORMED_REASONS = frozenset({"MALFORMED_FUNCTION_CALL", "malformed_function_call", "UNEXPECTED_TOOL_CALL"})
+"""Finish reasons of a response whose call the provider itself could not read: what comes with it must not run."""
+
 ENDED_REASONS = frozenset({"stop", "end_turn", "tool_calls", "tool_use", "function_call", "STOP", "completed"})
 """Finish reasons of a response that the model ended itself."""
 
@@ -51,6 +54,8 @@ def parse_response(
     """
     if response.finish_reason in CUT_REASONS:
         return Verdict("truncated", response.tool_calls, response.text, "finish_reason")
+    if response.finish_reason in MALFORMED_REASONS:
+        return Verdict("wrong_shape", response.tool_calls, response.text, "finish_reason")
     try:
         clean = _clean(response, protocol, tools)
         if clean is not None:
