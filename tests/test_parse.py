@@ -125,3 +125,13 @@ def test_arguments_that_were_executed_although_they_are_not_json_are_kept():
 def test_whatever_arguments_are_sent_arrive(args):
     text = json.dumps({"tool_name": "search", "tool_args": args})
     assert parse_response(ModelResponse(text), protocol="text").calls[0].args == args
+
+
+@pytest.mark.parametrize("depth", [150, 250, 990, 1100, 5000, 30_000])
+def test_how_deep_nesting_is_read_does_not_depend_on_the_interpreter(depth):
+    nested = "[" * depth + "]" * depth
+    text = '{"tool_name": "search", "tool_args": {"q": ' + nested + "}}"
+    verdict = parse_response(ModelResponse(text), protocol="text")
+    assert verdict.kind == ("ok" if depth < 200 else "wrong_shape")
+    cut = parse_response(ModelResponse(text[: -depth - 5]), protocol="text")
+    assert cut.kind == ("truncated" if depth < 200 else "wrong_shape")

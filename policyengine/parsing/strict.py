@@ -3,7 +3,7 @@
 Knows: JSON text. Must not know: tool calls, verdicts, repairs.
 
 Refused are duplicate keys, NaN, infinities and numbers that overflow to them, lone surrogates (no provider accepts
-them back), nesting beyond the interpreter's limit, and trailing text.
+them back), nesting deeper than `MAX_DEPTH`, and trailing text.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def loads(text: str) -> Any:
     # colon; where no more of them are in the text than were kept, nothing was lost. Otherwise either something was
     # lost, or strings hold them, too.
     if 2 * (kept % KEY) == text.count('"') or kept // KEY == len(_COLON.findall(text)):
+        if is_too_deep(text, 0, len(text)):
+            raise StrictError("nested_too_deep")
         return value
     return _slow(text)
 
@@ -58,11 +60,15 @@ def prefix(text: str, at: int = 0, *, diagnose: bool = True) -> tuple[Any, int]:
     except StrictError as error:
         raise StrictError(error.reason, start) from error
     except json.JSONDecodeError as error:
+        if diagnose and is_too_deep(text, start, len(text)):
+            raise StrictError("nested_too_deep", start) from error
         raise StrictError("truncated" if diagnose and is_cut_off(text, start) else "not_json", error.pos) from error
     except RecursionError as error:
         raise StrictError("nested_too_deep", start) from error
     except ValueError as error:  # an integer with more digits than the interpreter converts
         raise StrictError("number_too_long", start) from error
+    if is_too_deep(text, start, end):
+        raise StrictError("nested_too_deep", start)
     if _SURROGATE.search(text, start, end) and any(map(LONE.search, strings(value))):
         raise StrictError("lone_surrogate", start)
     return value, end
@@ -72,6 +78,25 @@ def skip_space(text: str, at: int) -> int:
     """Return the offset of the first character from `at` on that is not JSON white space."""
     match = _SPACE.match(text, at)
     return match.end() if match else at
+
+
+def is_too_deep(text: str, start: int, end: int) -> bool:
+    """Return whether brackets nest deeper than `MAX_DEPTH` between two offsets, whatever the interpreter could read.
+
+    Interpreters differ in how deep they read; a verdict must not.
+    """
+    if text.count("[", start, end) + text.count("{", start, end) <= MAX_DEPTH:
+        return False
+    depth = 0
+    for token in _TOKEN.finditer(text, start, end):
+        char = token.group()[0]
+        if char in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif char in "]}":
+            depth -= 1
+    return False
 
 
 def is_cut_off(text: str, at: int = 0) -> bool:
@@ -145,6 +170,10 @@ def _finite(text: str) -> float:
     return value
 
 
+MAX_DEPTH = 200
+"""Deepest nesting that is read. Calls have a handful of levels; arguments may have 64."""
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 KEY = 1 << 40
 LONE = re.compile("[\ud800-\udfff]")
 """A surrogate code point. Python text holds pairs as one character, so any is alone."""
