@@ -217,15 +217,15 @@ def _recovery_checks(protocol: str, items: Sequence[Found]) -> Iterator[Check]:
 def clean_costs() -> Iterator[tuple[str, int, float, float]]:
     """Yield for clean responses: name, size, cost in microseconds, and how many times `msgspec.json.decode` that is."""
     decode = msgspec.json.decode
-    for name, text, response, options in _clean_responses():
-        parse = _parser_of(response, options)
+    for name, text, response, protocol in _clean_responses():
+        parse = _parser_of(response, protocol)
         # In short turns, and the shortest of each: a machine that is busy slows both, and some turns are undisturbed.
         turns = [(_time(lambda text=text: decode(text)), _time(parse)) for _ in range(TURNS)]
         floor, cost = (min(column) for column in zip(*turns, strict=True))
         yield name, len(text), cost * 1e6, cost / floor
 
 
-def _clean_responses() -> Iterator[tuple[str, str, ModelResponse, dict[str, Any]]]:
+def _clean_responses() -> Iterator[tuple[str, str, ModelResponse, str]]:
     code = "def f(x):\n    if x > 0:\n        return {'x': x}\n" * 30
     prose = "The quick brown fox jumps over the lazy dog, and then it rests. " * 27
     small = {f"field_{number}": number for number in range(110)}
@@ -238,15 +238,15 @@ def _clean_responses() -> Iterator[tuple[str, str, ModelResponse, dict[str, Any]
         thoughts = ["I know what the file has to hold. " * 4, "Now I write it. " * 4]
         request = {"thoughts": thoughts, "headline": "Writing", "tool_name": "write_file", "tool_args": arguments}
         text = json.dumps(request)
-        yield f"text, {kind}", text, ModelResponse(text), {"protocol": "text"}
+        yield f"text, {kind}", text, ModelResponse(text), "text"
         text = json.dumps({**arguments, "reason": " ".join(thoughts)})
         call = ToolCall("call-1", "write_file", text)
-        yield f"native, {kind}", text, ModelResponse(tool_calls=(call,)), {}
+        yield f"native, {kind}", text, ModelResponse(tool_calls=(call,)), "native"
 
 
-def _parser_of(response: ModelResponse, options: dict[str, Any]) -> Callable[[], Verdict]:
+def _parser_of(response: ModelResponse, protocol: str) -> Callable[[], Verdict]:
     tools = {"write_file": {"type": "object"}, "read_file": {"type": "object"}}
-    return lambda: parse_response(response, tools=tools, mode="repair", **options)
+    return lambda: parse_response(response, protocol=protocol, tools=tools, mode="repair")
 
 
 def _time(work: Callable[[], Any], times: int = 100) -> float:

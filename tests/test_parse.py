@@ -135,3 +135,21 @@ def test_how_deep_nesting_is_read_does_not_depend_on_the_interpreter(depth):
     assert verdict.kind == ("ok" if depth < 200 else "wrong_shape")
     cut = parse_response(ModelResponse(text[: -depth - 5]), protocol="text")
     assert cut.kind == ("truncated" if depth < 200 else "wrong_shape")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"thoughts": [], "tool_name": "search", "tool_args": {"q": {"a": "}"}} }',
+        '{"tool_args" : {"q": 1}, "tool_name": "search"}',
+        '{"tool_args": {"q": {}}, "tool_name": "search"}',
+        '{"tool_name": "search", "tool_args": {"tool_args": {"tool_args": {}}}}',
+        '{"x": {"tool_args": {}}, "tool_name": "search", "tool_args": {"q": 1}}',
+        '{"x": "tool_args", "y": {"z": 1}, "tool_name": "search", "tool\\u005fargs": {"q": 1}}',
+        '{"x": {"tool_args":{}}, "tool_name": "search", "tool\\u005fargs": {"q": 1}}',
+        '{"tool_name": "search", "tool_args": {"q": "\\"tool_args\\": {"}}',
+    ],
+)
+def test_the_text_of_the_arguments_is_the_arguments_wherever_they_stand(text):
+    (call,) = parse_response(ModelResponse(text), protocol="text").calls
+    assert json.loads(call.arguments) == call.args == json.loads(text)["tool_args"]

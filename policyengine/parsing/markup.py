@@ -19,7 +19,7 @@ def unknown_markup(text: str, tools: Tools) -> bool:
     named = _CALLED.match(text)
     if named is not None and tools.registered(named.group(1)):
         return True
-    if any(tools.registered(match.group(1)) for match in _ACTION.finditer(text)):
+    if any(tools.registered(match.group(1)) for notation in (_ACTION, _TO) for match in notation.finditer(text)):
         return True
     return any(_names_tool(match, text, tools) for match in _TAG.finditer(text))
 
@@ -27,9 +27,10 @@ def unknown_markup(text: str, tools: Tools) -> bool:
 def _names_tool(tag: re.Match[str], text: str, tools: Tools) -> bool:
     name, rest = tag.group(1), tag.group(2)
     if tools.registered(name):
-        # A tag that is called like a tool is a call if its first child is called like one of the tool's arguments.
+        # A tag that is called like a tool is a call if a child or attribute is called like one of its arguments.
+        declared = tools.properties(name) or ()
         child = _CHILD.match(text, tag.end())
-        return child is not None and child.group(1) in (tools.properties(name) or ())
+        return any(key in declared for key in (child.group(1) if child else "", *_ATTRIBUTE.findall(rest)))
     if _CALLING.search(name) is None:
         return False
     following = _WORD.match(text, tag.end())
@@ -39,6 +40,8 @@ def _names_tool(tag: re.Match[str], text: str, tools: Tools) -> bool:
 
 _CALLED = re.compile(r"\s{0,20}(?:(?:functions|default_api|tools)\.)?([\w-]{1,200})\s{0,20}[{(]\s{0,20}[\"'{}]")
 _ACTION = re.compile(r"^[ \t]*Action:[ \t]*[\"'`]?([\w.:-]{1,200})[\"'`]?[ \t]*\n\s{0,20}Action Input:", re.MULTILINE)
+_TO = re.compile(r"(?:\bto=|\bcall:\s?)(?:functions\.)?([\w-]{1,200})\s{0,5}(?:json|code)?\s{0,5}[{(<]", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"([\w-]{1,100})\s?=")
 _TAG = re.compile("<[|\uff5c]{0,2}([A-Za-z][\\w.:\u2581-]{0,80})([^<>\n]{0,300})>")
 _CHILD = re.compile(r"\s{0,20}<([\w.-]{1,100})>")
 _CALLING = re.compile(r"tool|function|call|invoke|action|execute", re.IGNORECASE)

@@ -30,33 +30,51 @@ def object_at(text: str, at: int, terms: Terms, close: re.Pattern[str] | None = 
     Raises:
         StrictError: it is damaged, cut off, or damaged beyond one reading.
     """
-    try:
-        value, end = prefix(text, at, diagnose=not terms.mending)
-    except StrictError as error:
-        if not terms.mending or error.reason in HOPELESS:
-            raise
-    else:
-        return Part(value, end)
+    strictly = _strictly(text, at, terms)
+    if strictly is not None:
+        return strictly
     try:
         read = mend(text, at)
     except StrictError as error:
-        ends = _JSON5_ENDS.search(text, at)
-        found = None
-        if error.reason == "not_json" and ends is not None:
-            found = json5_object(text[at : ends.start()], terms.allowance)
-        if found is None or ends is None:
+        found = _json5(text, at, terms) if error.reason == "not_json" else None
+        if found is None:
             raise
-        return Part(found, ends.start(), ("json5",))
+        return found
     if not read.open:
         return Part(*read[:3])
-    at_end = _LEFT.match(text, read.end) is not None
     if close is not None and close.match(text, read.end):
         return Part(read.value, read.end, (*read.repairs, "close_containers"))
-    if not at_end:
+    if _LEFT.match(text, read.end) is None:
         raise StrictError("not_json", read.end)
     if not terms.ended:
         raise StrictError("truncated", read.end)
     return Part(read.value, read.end, (*read.repairs, "close_containers"))
+
+
+def _strictly(text: str, at: int, terms: Terms) -> Part | None:
+    """Return the value as strict JSON, or `None` where it has to be mended.
+
+    Raises:
+        StrictError: it is not strict, and mending is not allowed or would not help.
+    """
+    allowance = terms.allowance
+    if terms.mending and allowance is not None and allowance.failures <= 0:
+        return None
+    try:
+        return Part(*prefix(text, at, diagnose=not terms.mending))
+    except StrictError as error:
+        if not terms.mending or error.reason in HOPELESS:
+            raise
+    if allowance is not None:
+        allowance.failures -= 1
+    return None
+
+
+def _json5(text: str, at: int, terms: Terms) -> Part | None:
+    """Return the value as JSON5, where it is over before the next fence or closing tag."""
+    ends = _JSON5_ENDS.search(text, at)
+    found = json5_object(text[at : ends.start()], terms.allowance) if ends else None
+    return Part(found, ends.start(), ("json5",)) if ends and found is not None else None
 
 
 _LEFT = re.compile(r"\s*\Z")

@@ -19,7 +19,7 @@ from policyengine.parsing.found import Terms
 from policyengine.parsing.names import Tools
 from policyengine.parsing.native import read_calls
 from policyengine.parsing.repair import Allowance
-from policyengine.parsing.strict import StrictError, dumps, loads
+from policyengine.parsing.strict import StrictError, encode, loads
 from policyengine.parsing.text import ANSWER_TOOL, MODES, Mode, read_answer, read_request
 from policyengine.parsing.verdict import Verdict
 
@@ -84,27 +84,26 @@ def _clean(response: ModelResponse, protocol: str, tools: Collection[str] | None
 
     Most responses are that, and it is the same in every mode. What is left out here is judged elsewhere.
     """
+    calls, text = response.tool_calls, response.text
     try:
-        if protocol == "text" and not response.tool_calls:
-            text = response.text
-            if text[:1] != "{":
+        if not calls:
+            if protocol != "text" or text[:1] != "{":
                 return None
             value = loads(text)
             name, args = value.get("tool_name"), value.get("tool_args")
             if type(args) is not dict or "method" in args:
                 return None
-            call = ToolCall("text-1", name, dumps(args), args)
+            call = ToolCall("text-1", name, encode(args).decode(), args)
             text = ""
-        elif len(response.tool_calls) == 1 and response.tool_calls[0].args is None:
-            sent = response.tool_calls[0]
-            name, text = sent.name, response.text
-            args = loads(sent.arguments)
+        elif len(calls) == 1 and calls[0].args is None:
+            (sent,) = calls
+            name, args = sent.name, loads(sent.arguments)
             if type(args) is not dict:
                 return None
             call = ToolCall(sent.id, name, sent.arguments, args)
         else:
             return None
-    except StrictError:
+    except (StrictError, OverflowError):
         return None
     known = type(name) is str and name.isidentifier() and name != ANSWER_TOOL and (tools is None or name in tools)
     return Verdict("ok", (call,), text) if known else None

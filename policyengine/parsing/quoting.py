@@ -23,7 +23,7 @@ def is_illustration(text: str, start: int, end: int, since: int = 0) -> bool:
     if before and after and before[-1] in _QUOTES and after[0] in _QUOTES:
         return True
     line_before, line_after = before.rpartition("\n")[2], _first_line(after)
-    if _WORDS.search(line_before) and _WORDS.search(line_after):
+    if _WORDS.search(_MARK.sub(" ", line_before)) and _WORDS.search(_MARK.sub(" ", line_after)):
         return True
     said = _sentences(before)
     if any(map(_EXAMPLE.search, said[-2:])) or any(map(_DOUBT.search, said[-1:])):
@@ -46,6 +46,8 @@ def _first_line(text: str) -> str:
 
 
 _QUOTES = "`\"'\u201c\u201d\u2018\u2019\u00ab\u00bb\u300c\u300d"
+_MARK = re.compile(r"<[^<>\n]{0,100}>|\[[A-Z_]{1,40}\]")
+"""A tag is part of a notation and not of what is said on a line."""
 _WORDS = re.compile(r"[^\W\d_]{2}")
 _END = re.compile(r"[.!?\u3002](?=\s)|\n")
 _BREAK = re.compile(r"[.!?\u3002](?=\s)|\n[ \t]*\n")

@@ -14,7 +14,7 @@ import re
 from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from policyengine.parsing.strict import LONE, StrictError, is_cut_off, loads
+from policyengine.parsing.strict import LONE, MAX_DEPTH, StrictError, is_cut_off, loads
 
 MENDABLE = 256 * 1024
 """Longest text in characters that is mended; longer ones must be strict."""
@@ -22,17 +22,18 @@ MENDABLE = 256 * 1024
 JSON5_LIMIT = 2_000
 """Longest text that is given to `json5`, which is hundreds of times slower than `json`."""
 
-MAX_DEPTH = 200
-"""Deepest nesting that is mended."""
-
 
 class Allowance:
-    """How many more characters of one response may be given to `json5`."""
+    """What may still be spent on one response: characters for `json5`, and strict readings that fail.
 
-    __slots__ = ("left",)
+    A failed strict reading costs time in proportion to where in the text it fails.
+    """
 
-    def __init__(self, left: int = 2 * JSON5_LIMIT) -> None:
+    __slots__ = ("failures", "left")
+
+    def __init__(self, left: int = 2 * JSON5_LIMIT, failures: int = 64) -> None:
         self.left = left
+        self.failures = failures
 
     def take(self, count: int) -> bool:
         """Return whether `count` characters may be given, and count them."""
@@ -321,14 +322,10 @@ class _Reader:
         return None
 
     def _plain_string(self) -> str:
-        start = self.at
-        try:
-            value, self.at = scanstring(self.text, start + 1, False)
-        except JSONDecodeError:
-            return self._unescape(self._body(_DOUBLE, 1))
-        if _CONTROL.search(self.text, start, self.at):
-            self.repairs["raw_control_characters"] = None
-        return self._encodable(value)
+        body = self._body(_DOUBLE, 1)
+        if _VALID.fullmatch(body) is None:
+            return self._unescape(body)
+        return self._encodable(scanstring(body + '"', 0, False)[0])
 
     def _body(self, pattern: re.Pattern[str], quote: int) -> str:
         """Return what stands between the quotes and go behind them; without a closing quote the text was cut off."""
@@ -441,6 +438,7 @@ _SINGLE = re.compile(r"'[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
 _CURLY = re.compile("[\u201c\u201d][^\u201c\u201d\\\\]*+(?:\\\\.[^\u201c\u201d\\\\]*+)*+[\u201c\u201d]", re.DOTALL)
 _ESCAPED = re.compile(r'\\"[^"\\]*+(?:(?:\\\\(?:\\["\\]|[^"\\])|\\[^"\\])[^"\\]*+)*+\\"', re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_VALID = re.compile(r'[^\\]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^\\]*+)*+')
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _UNICODE = len("uXXXX")

@@ -23,7 +23,7 @@ from policyengine.parsing.strict import StrictError
 SCANNABLE = 1024 * 1024
 """Longest text in characters in which calls are looked for."""
 
-MAX_TRIES = 32
+MAX_TRIES = 16
 """How many objects that turn out to be no JSON are tried in one text, and how many unreadable calls passed over."""
 
 

@@ -33,15 +33,17 @@ def loads(text: str) -> Any:
     """
     try:
         value = _decode(text)
-        kept = _count(value) if type(value) is dict or type(value) is list else 0
+        kept: list[str] = []
+        if type(value) is dict or type(value) is list:
+            _collect(value, kept, 1)
+        else:
+            return value
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return _slow(text)
-    # msgspec keeps the last of duplicate keys. Every string of the text has two quotes and every key a quote and a
-    # colon; where no more of them are in the text than were kept, nothing was lost. Otherwise either something was
-    # lost, or strings hold them, too.
-    if 2 * (kept % KEY) == text.count('"') or kept // KEY == len(_COLON.findall(text)):
-        if is_too_deep(text, 0, len(text)):
-            raise StrictError("nested_too_deep")
+    # msgspec keeps the last of duplicate keys. Every string of the text has two quotes, beside those it holds, which
+    # are in the text, too, unless one is written as a number. If there are no others, no string was lost.
+    quotes = text.count('"') - 2 * len(kept)
+    if not quotes or (quotes == "".join(kept).count('"') and "\\u0022" not in text):
         return value
     return _slow(text)
 
@@ -124,7 +126,7 @@ def strings(value: Any) -> Iterator[str]:
 def dumps(value: Any) -> str:
     """Return plain data as strict JSON text."""
     try:
-        return _encode(value).decode()
+        return encode(value).decode()
     except (UnicodeEncodeError, OverflowError, TypeError):
         return json.dumps(value)
 
@@ -136,20 +138,24 @@ def _slow(text: str) -> Any:
     return value
 
 
-def _count(value: dict[str, Any] | list[Any]) -> int:
-    """Return the number of strings, and `KEY` times the number of keys, in one number: one walk, and a cheap one."""
-    count = 0
+def _collect(value: dict[str, Any] | list[Any], kept: list[str], depth: int) -> None:
+    """Put every string of a container, keys included, into `kept`.
+
+    Raises:
+        StrictError: containers nest deeper than `MAX_DEPTH`.
+    """
+    if depth > MAX_DEPTH:
+        raise StrictError("nested_too_deep")
     items: Iterable[Any] = value
     if type(value) is dict:
-        count = len(value) * (KEY + 1)
+        kept += value
         items = value.values()
     for item in items:
         kind = type(item)
         if kind is str:
-            count += 1
+            kept.append(item)
         elif kind is dict or kind is list:
-            count += _count(item)
-    return count
+            _collect(item, kept, depth + 1)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -174,15 +180,13 @@ MAX_DEPTH = 200
 """Deepest nesting that is read. Calls have a handful of levels; arguments may have 64."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
-KEY = 1 << 40
 LONE = re.compile("[\ud800-\udfff]")
 """A surrogate code point. Python text holds pairs as one character, so any is alone."""
 
-_COLON = re.compile(r'"[ \t\r\n]*:')
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STRINGS = re.compile(r'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
 _SURROGATE = re.compile("\\\\u[dD][89abcdefABCDEF]|[\ud800-\udfff]")
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode

@@ -68,6 +68,11 @@ def _read_request(text: str, terms: Terms, reading: Reading) -> Verdict:
             return clean
     if not reading.recovery or len(text) > SCANNABLE:
         return _read_strictly(text, terms, reading)
+    if text[0] == '"' and reading.mending:
+        text, unwrapped = _decoded(text)
+        if unwrapped:
+            inner = _read_request(text, terms, reading)
+            return _with_repairs(inner, ("unwrap_json_string",)) if inner.usable else inner
     found = scan(text, terms)
     if found.unread is not None:
         return _unread(found, text)
@@ -78,6 +83,15 @@ def _read_request(text: str, terms: Terms, reading: Reading) -> Verdict:
         kept = _read_strictly(text, terms, reading)
         return kept if not kept.usable else Verdict("prose", text=text, reason="no_object")
     return _recovered(calls, found, text)
+
+
+def _decoded(text: str) -> tuple[str, bool]:
+    """Return the text that a JSON string holds, if it may be an object."""
+    try:
+        value = loads(text)
+    except StrictError:
+        return text, False
+    return (value, True) if isinstance(value, str) and value.startswith("{") else (text, False)
 
 
 def _is_evident(call: Found, terms: Terms) -> bool:

@@ -178,6 +178,10 @@ UNREADABLE = [
     ("<execute_tool>\nsearch\n</execute_tool>", "foreign_markup"),
     ("I think.\nAction: search\nAction Input: x", "foreign_markup"),
     ('functions.search\n{"q": "x"}', "foreign_markup"),
+    ('<search q="x"/>', "foreign_markup"),
+    ('commentary to=functions.search json{"q": "x"}', "foreign_markup"),
+    ('<|tool_call>call:search{q:<|"|>x<|"|>}<tool_call|>', "foreign_markup"),
+    ('Tool call: search({"q": "x"})', "foreign_markup"),
 ]
 
 
@@ -243,6 +247,12 @@ def test_an_answer_is_an_answer(parse, text):
 def test_an_unknown_tool_in_markup_fails_only_its_call(parse, wrapped):
     verdict = parse.answer(wrapped.format('<tool_call>{"name": "nope", "arguments": {}}</tool_call>'))
     assert (verdict.kind, verdict.unknown) == ("unknown_tool", ("text-1",))
+
+
+@pytest.mark.parametrize("around", ["<tools>{}</tools>", "[TOOL_REQUEST]{}[END_TOOL_REQUEST]", "<tool>\n{}\n</tool>"])
+def test_a_request_in_unknown_marks_is_a_guess(parse, calls_of, around):
+    verdict = parse.answer(around.replace("{}", '{"name": "search", "arguments": {"q": "x"}}'))
+    assert (calls_of(verdict), verdict.guess) == (QX, True)
 
 
 def test_a_name_that_is_no_name_is_a_wrong_shape(parse):

@@ -193,3 +193,11 @@ def test_a_call_that_may_hold_more_calls_than_allowed_is_multiple(parse):
     text = '<function=status>{}</function>\n<function=search>{"q": "x"}</function>'
     assert len(parse.text(text).calls) == 2
     assert parse.text(text, max_calls=1).kind == "multiple"
+
+
+def test_a_request_that_was_encoded_once_too_often_is_read(parse, calls_of):
+    text = json.dumps(GOOD)
+    assert not parse.text(text, "lenient").usable
+    assert calls_of(parse.text(text)) == CALL
+    assert parse.text(text).repairs == ("unwrap_json_string",)
+    assert parse.text('"just a string"').kind == "prose"
