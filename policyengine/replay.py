@@ -22,6 +22,7 @@ from policyengine.actions import EndStep, Hint, Record, Rewrite, Stop, WindDown
 from policyengine.decision import Decision, Vote
 from policyengine.messages import Batch, ModelRequest, ModelResponse, ToolCall, ToolResult, Usage
 from policyengine.outcome import Outcome
+from policyengine.parsing.guess import settle_guess
 from policyengine.parsing.parse import parse_response
 from policyengine.parsing.verdict import WARNING_KINDS, Verdict
 from policyengine.recordings.loading import NotJsonError, decode
@@ -187,7 +188,16 @@ class _Replay:
 
     def _parse(self, response: ModelResponse) -> Verdict:
         """Return the parser's verdict, except that calls which the recording shows to have run were usable."""
-        verdict = parse_response(response, protocol=self._recording.protocol, tools=None)
+        snapshot = self._run.snapshot
+        parsing = snapshot.policy.parsing_of(response.model)
+        verdict = parse_response(
+            response,
+            protocol=self._recording.protocol,
+            tools=None,
+            mode=parsing.mode,
+            text_fallback=parsing.text_fallback,
+        )
+        verdict = settle_guess(verdict, lambda name: snapshot.tool(name).effect)
         if verdict.usable or not self._executed(response.tool_calls):
             return verdict
         return Verdict("ok", response.tool_calls, response.text)

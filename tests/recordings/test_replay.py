@@ -316,3 +316,22 @@ def test_any_recording_is_replayed_and_its_report_is_consistent(engine, steps, c
     assert mode == "enforce" or all(item.action in ("hint", "stop", "hand_over") for item in report.interventions)
     assert mode != "shadow" or report.interventions == ()
     assert report.denied_succeeded <= sum(item.action == "deny" for item in report.interventions)
+
+
+def test_a_recorded_text_is_read_as_the_policy_says_for_live_runs():
+    from policyengine import Engine, ModelResponse
+    from policyengine.plugins.registry import builtin_registry
+    from policyengine.policy.load import load_policy_text
+    from policyengine.recordings.model import ModelSaid, Recording, UserSaid
+    from policyengine.replay import replay
+
+    registry = builtin_registry()
+    fenced = '```json\n{"tool_name": "look", "tool_args": {"page": 1}}\n```'
+    events = (UserSaid("task"), ModelSaid(ModelResponse(fenced)))
+    recording = Recording("r", "r.json", "test", events, "final_answer", protocol="text")
+
+    def calls(mode):
+        text = f"apiVersion: policyengine/v1\nkind: Policy\nname: t\nparsing: {{mode: {mode}}}\nextensions: {{}}\n"
+        return replay(recording, Engine(load_policy_text(text, registry=registry), registry=registry)).calls
+
+    assert (calls("strict"), calls("fenced")) == (0, 1)
