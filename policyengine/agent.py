@@ -19,7 +19,7 @@ import msgspec
 
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
-from policyengine.history import tool as tool_message
+from policyengine.history.build import tool as tool_message
 from policyengine.loop import (
     Answered,
     AskHuman,

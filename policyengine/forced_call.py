@@ -20,7 +20,7 @@ import msgspec
 from policyengine.arguments import ArgumentError, validate_arguments
 from policyengine.draft import repair_notice, with_args
 from policyengine.errors import UsageError
-from policyengine.history import note
+from policyengine.history.build import note
 from policyengine.messages import Message, ModelRequest, ModelResponse, ToolCall, ToolSpec, Usage
 from policyengine.parsing.parse import CUT_REASONS
 from policyengine.templates import Templates

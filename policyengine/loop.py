@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from policyengine import history
 from policyengine.actions import Ask, Deny, EndStep, Retry, Stop, WindDown
 from policyengine.decision import Decision, Note
 from policyengine.draft import Draft, check_calls, corrected, repair_notice
 from policyengine.errors import UsageError
+from policyengine.history import build as history
 from policyengine.messages import (
     Batch,
     Message,

@@ -588,7 +588,7 @@ def test_a_verdict_with_other_calls_makes_a_history_with_those_calls(how):
 
 
 def test_ids_stay_unique_whatever_the_model_sends():
-    from policyengine.history import with_ids
+    from policyengine.history.build import with_ids
 
     response = ModelResponse(tool_calls=tuple(ToolCall(id, "a", "{}") for id in ("call-1-1", "call-1-1", "", "")))
     ids = [item.id for item in with_ids(response, 1).tool_calls]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from policyengine import ModelResponse, ToolCall, Verdict
-from policyengine.history import assistant, with_ids
+from policyengine.history.build import assistant, with_ids
 from policyengine.parsing import WARNING_KINDS, as_parsed, parse_response
 from policyengine.templates import Templates
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policyengine import ModelResponse, ToolCall, parse_response
-from policyengine.history import assistant
+from policyengine.history.build import assistant
 from policyengine.parsing import as_parsed
 from policyengine.parsing.strict import loads
 
