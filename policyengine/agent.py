@@ -19,7 +19,6 @@ import msgspec
 
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
-from policyengine.history.build import tool as tool_message
 from policyengine.loop import (
     Answered,
     AskHuman,
@@ -38,6 +37,7 @@ from policyengine.loop import (
     ToolsDone,
     advance,
     effect_now,
+    told,
 )
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolResult
 from policyengine.outcome import Outcome
@@ -311,7 +311,7 @@ def _answers_so_far(loop: Loop) -> Iterator[Message]:
     rule = loop.state.asking.rule if loop.state.asking else ""
     for item in loop.state.pending:
         text = loop.run.snapshot.templates.render("ask.wait", {"tool": item.call.name, "rule": rule})
-        yield tool_message(item.call, item.result or ToolResult(item.call.id, text, "not_run"), loop.state.protocol)
+        yield told(loop, item.call, item.result or ToolResult(item.call.id, text, "not_run"))
 
 
 def _give_up(loop: Loop, error: BaseException, done: list[ToolResult]) -> None:

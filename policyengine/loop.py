@@ -19,8 +19,10 @@ from policyengine.decision import Decision, Note
 from policyengine.draft import Draft, check_calls, corrected, repair_notice
 from policyengine.errors import UsageError
 from policyengine.history import build as history
+from policyengine.jsontext import encode
 from policyengine.messages import (
     Batch,
+    HistoryWarning,
     Message,
     ModelRequest,
     ModelResponse,
@@ -30,15 +32,19 @@ from policyengine.messages import (
     ToolResult,
     ToolSpec,
 )
-from policyengine.outcome import Outcome, OutcomeStatus
+from policyengine.outcome import FailedAttempt, Outcome, OutcomeStatus
 from policyengine.parsing.guess import as_parsed, settle_guess
 from policyengine.parsing.parse import parse_response
 from policyengine.parsing.verdict import WARNING_KINDS, Verdict
 from policyengine.policy.model import Parsing
+from policyengine.results.envelope import tool_result_envelope
 from policyengine.run import Run
 from policyengine.runstate import StopReason
 
 Phase = Literal["new", "model", "tools", "human", "done"]
+
+KEPT_ATTEMPTS = 20
+"""How many failed attempts an outcome holds; the journal holds all."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -144,10 +150,12 @@ class LoopState(msgspec.Struct):
     tools: tuple[ToolSpec, ...] = ()
     messages: list[Message] = []
     attempt: int = 0
-    notice: str = ""
+    aside: tuple[Message, ...] = ()
     changes: ModelRequest | None = None
     draft: Draft | None = None
     repairs: int = 0
+    recovered: bool = False
+    failed: list[FailedAttempt] = []
     last_text: str = ""
     pending: list[Pending] = []
     ending: StopReason | None = None
@@ -235,7 +243,7 @@ def _next_iteration(loop: Loop) -> Effect:
     loop.run.begin_iteration()
     state.attempt = 0
     state.repairs = 0
-    state.notice = ""
+    state.aside = ()
     return _request(loop)
 
 
@@ -259,11 +267,8 @@ def _request(loop: Loop, *, judged: bool = False) -> Effect:
 
 
 def _build(state: LoopState) -> ModelRequest:
-    messages = tuple(state.messages)
-    if state.notice:
-        messages += (history.note(state.notice, "retry"),)
     source = state.changes or state
-    return ModelRequest(messages, source.tools, state.attempt, "main", source.model)
+    return ModelRequest((*state.messages, *state.aside), source.tools, state.attempt, "main", source.model)
 
 
 def _offered(state: LoopState) -> tuple[ToolSpec, ...]:
@@ -297,7 +302,7 @@ def _responded(loop: Loop, response: ModelResponse) -> Effect:
         _wind_down(loop, run.stopped(decision), run.state.iteration)
     state.last_text = verdict.text or state.last_text
     if not verdict.usable:
-        return _unusable(loop, response, WARNING_KINDS[verdict.kind], {"reason": verdict.reason})
+        return _unreadable(loop, response, verdict)
     if verdict.final and not verdict.text.strip():
         return _unusable(loop, _without_calls(response), "empty", {"reason": "nothing_left"})
     if verdict.final:
@@ -305,7 +310,16 @@ def _responded(loop: Loop, response: ModelResponse) -> Effect:
         return _answer(loop, verdict.text)
     if decision.changed is not None and state.protocol == "native":
         response, verdict = _as_rewritten(loop, response, verdict)
+    _note_recovery(loop, verdict)
     return _check_arguments(loop, Draft(response, verdict))
+
+
+def _note_recovery(loop: Loop, verdict: Verdict) -> None:
+    """Tell the model that its call had to be found amid prose; once, until a clean call breaks the streak."""
+    if verdict.guess and not loop.state.recovered:
+        text = loop.run.snapshot.templates.render("recovered", {"protocol": loop.state.protocol})
+        loop.run.queue_note(Note("parsing", "recovered", text))
+    loop.state.recovered = verdict.guess
 
 
 def _without_calls(response: ModelResponse) -> ModelResponse:
@@ -351,7 +365,7 @@ def _check_arguments(loop: Loop, draft: Draft) -> Effect:
     if draft.invalid and state.attempt <= settings.max_retry:
         call, hint = draft.first_invalid()
         notice = run.snapshot.templates.render("call.invalid_arguments", {"tool": call.name, "problem": hint})
-        return _retry(loop, draft.response, notice)
+        return _ask_again(loop, draft.response, HistoryWarning("invalid_arguments", notice, {"problem": hint}))
     state.messages.append(history.assistant(draft.response, state.protocol))
     return _judge_batch(loop, draft)
 
@@ -402,7 +416,30 @@ def _retry(loop: Loop, response: ModelResponse, notice: str) -> Effect:
     """Ask again within the iteration; once the cap is reached, the response is unusable."""
     if loop.state.attempt > _parsing(loop, response).max_retry:
         return _unusable(loop, response, "misformat", {"reason": "retries_exhausted"})
-    loop.state.notice = notice
+    return _ask_again(loop, response, HistoryWarning("retry", notice))
+
+
+def _unreadable(loop: Loop, response: ModelResponse, verdict: Verdict) -> Effect:
+    """Ask again within the iteration, as often as the policy allows; then the response is unusable.
+
+    The parse retry of the envelope article: the parser's own words and what was sent go with the request, on top of
+    the whole history instead of in its place.
+    """
+    kind, data = WARNING_KINDS[verdict.kind], {"reason": verdict.reason}
+    if loop.state.attempt > _parsing(loop, response).max_retry:
+        return _unusable(loop, response, kind, data)
+    variables = {"protocol": loop.state.protocol, **data}
+    notice = loop.run.snapshot.templates.render(f"warning.{kind}", variables)
+    return _ask_again(loop, response, HistoryWarning(kind, notice, data))
+
+
+def _ask_again(loop: Loop, response: ModelResponse, problem: HistoryWarning) -> Effect:
+    """Make one more attempt. The failed one goes with it, and with it only: history never holds it."""
+    state = loop.state
+    iteration, purpose = loop.run.state.iteration, "main" if state.draft is None else "repair"
+    state.failed.append(FailedAttempt(iteration, state.attempt, purpose, problem.kind, problem.data, response))
+    del state.failed[:-KEPT_ATTEMPTS]
+    state.aside = tuple(history.unusable(response, state.protocol, problem))
     return _request(loop)
 
 
@@ -519,13 +556,23 @@ def _tools_done(loop: Loop, results: tuple[ToolResult, ...]) -> Effect:
     state.executed += len(by_id)
     for item in state.pending:
         result, decision = run.after_tool_call(item.call, item.result or by_id[item.call.id])
-        state.messages.append(history.tool(item.call, result, state.protocol))
+        state.messages.append(told(loop, item.call, result))
         item.answered = True
         if _ends(decision) and state.ending is None:
             state.ending = run.stopped(decision)
     count = len(state.pending)
     state.pending = []
     return _end_iteration(loop, count, True)
+
+
+def told(loop: Loop, call: ToolCall, result: ToolResult) -> Message:
+    """Return the message that tells the model the result of a call, in the form the policy wants (`tool_results`)."""
+    run, text = loop.run, ""
+    if run.snapshot.policy.tool_results == "envelope":
+        facts, step, trace_id = run.snapshot.tool(call.name), run.state.iteration, run.state.run_id
+        envelope = tool_result_envelope(result, tool=call.name, step=step, trace_id=trace_id, facts=facts)
+        text = encode(envelope).decode()
+    return history.tool(call, result, loop.state.protocol, text)
 
 
 def _end_iteration(loop: Loop, calls: int, usable: bool) -> Effect:
@@ -601,7 +648,7 @@ def _cancel(loop: Loop, event: Cancelled) -> Effect:
             state.executed += 1
         result = item.result or finished.get(item.call.id) or _abandoned(loop, item.call, started)
         result, _ = run.after_tool_call(item.call, result)
-        state.messages.append(history.tool(item.call, result, state.protocol))
+        state.messages.append(told(loop, item.call, result))
         item.answered = True
     if open_calls:
         run.end_iteration(len(state.pending), True)
@@ -633,6 +680,7 @@ def _finish(
         prompt_tokens=state.prompt_tokens,
         completion_tokens=state.completion_tokens,
         messages=tuple(state.messages),
+        failed_attempts=tuple(state.failed),
     )
     run.end(outcome)
     state.phase = "done"

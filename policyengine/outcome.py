@@ -5,14 +5,29 @@ Knows: the facts handed to the caller. Must not know: how they came about.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from policyengine.messages import Message
+from policyengine.messages import Message, ModelResponse
 from policyengine.runstate import StopReason
 
 OutcomeStatus = Literal["completed", "stopped", "waiting", "failed", "cancelled"]
+
+
+class FailedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A response that could not be used and was asked for again in the same iteration.
+
+    `kind` is that of the warning it would have become, `invalid_arguments`, or `retry` where a rule asked for it;
+    `details` holds the parser's reason or the validator's own words. `response` is what the model sent, untouched.
+    """
+
+    iteration: int
+    attempt: int
+    purpose: str
+    kind: str
+    details: dict[str, Any]
+    response: ModelResponse
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     `output` is the last text of the model, if any: a partial result, never a success). `waiting`: the run waits for
     a human. `failed`: the provider failed and nothing could be done (`error`). `cancelled`: the caller ended it.
     `iterations` are rounds begun, `calls` tool calls judged, `executed` tool calls that were started; tokens are what
-    the provider reported.
+    the provider reported. `failed_attempts` are the last responses that were asked for again.
     """
 
     status: OutcomeStatus
@@ -36,3 +51,4 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     messages: tuple[Message, ...] = ()
+    failed_attempts: tuple[FailedAttempt, ...] = ()

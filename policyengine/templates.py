@@ -64,7 +64,7 @@ CORE_MESSAGES: dict[str, dict[str, Any]] = {
     "warning.empty": {"reason": "", "protocol": "native"},
     "warning.reasoning_only": {"reason": "", "protocol": "native"},
     "warning.truncated": {"reason": "finish_reason", "protocol": "native"},
-    "parse.retry": {"reason": "unclosed_string", "protocol": "text"},
+    "recovered": {"protocol": "text"},
     "text_protocol": {"tools": [{"name": "search", "description": "Search the catalogue."}]},
     "unknown_tool": {"tool": "serach", "offered": ["search", "fetch"]},
     "call.missing_call": {"offered": ["search", "fetch"]},

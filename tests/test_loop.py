@@ -247,8 +247,104 @@ def test_a_retry_notice_is_sent_once_and_never_stored():
     model = Checking(Script("t", (say("first"), say("second"))))
     outcome = Agent(Engine(made, registry=ListedRegistry(Erratic, trusted=True)), model).run("task")
     assert outcome.output == "second"
-    assert [message.text for message in model.requests[1].messages] == ["task", "note"]
+    assert [message.text for message in model.requests[1].messages] == ["task", "first", "note"]
     assert [message.text for message in outcome.messages] == ["task", "second"]
+    assert [(failed.kind, failed.response.text) for failed in outcome.failed_attempts] == [("retry", "first")]
+
+
+def test_an_unreadable_response_is_asked_for_again_with_what_was_sent_and_why():
+    made = msgspec.structs.replace(policy(), protocol="text")
+    made = msgspec.structs.replace(made, parsing=msgspec.structs.replace(made.parsing, max_retry=1))
+    good = '{"tool_name": "response", "tool_args": {"text": "done"}}'
+    model = Checking(Script("t", (say("no object"), say("no object again"), say(good)), protocol="text"))
+    outcome = Agent(Engine(made), model).run("task")
+    assert outcome.output == "done"
+    _, first, second = model.requests
+    assert first.messages[-2].text == "no object"
+    assert "no_object" in first.messages[-1].text
+    # The attempt that failed is not stored; the one that used up the retries is, with its warning.
+    assert [message.text for message in second.messages].count("no object") == 0
+    assert [message.text for message in second.messages].count("no object again") == 1
+    (failed,) = outcome.failed_attempts
+    assert (failed.iteration, failed.attempt, failed.kind, failed.details) == (
+        1,
+        1,
+        "misformat",
+        {"reason": "no_object"},
+    )
+    assert failed.response.text == "no object"
+
+
+def test_a_retried_native_response_has_its_calls_answered_in_the_request():
+    made = policy()
+    made = msgspec.structs.replace(made, parsing=msgspec.structs.replace(made.parsing, max_retry=1))
+    broken = Turn((ScriptedCall("a", arguments="{broken"),))
+    model = Checking(Script("t", (broken, say("done"))))
+    outcome = Agent(Engine(made), model, model.tools()).run("task")
+    assert_valid(model.requests[1].messages)
+    assert [message.role for message in model.requests[1].messages][-3:] == ["assistant", "tool", "user"]
+    assert [message.role for message in outcome.messages][-2:] == ["user", "assistant"]
+
+
+def test_t11_a_call_found_amid_prose_runs_with_a_note_that_no_breaker_counts():
+    made = msgspec.structs.replace(policy(), protocol="text", tools=(("look", ToolFacts("read")),))
+    made = msgspec.structs.replace(made, parsing=msgspec.structs.replace(made.parsing, mode="repair"))
+    amid = 'I look.\n{"tool_name": "look", "tool_args": {"page": %d}}'
+    good = '{"tool_name": "response", "tool_args": {"text": "done"}}'
+    model = Checking(Script("t", (say(amid % 1), say(amid % 2), say(good)), protocol="text"), "text")
+
+    def look(page: int) -> str:
+        return f"page {page}"
+
+    outcome = Agent(Engine(made), model, [look]).run("task")
+    assert (outcome.executed, outcome.interventions, outcome.output) == (2, 0, "done")
+    notes = [message for message in outcome.messages if message.origin == "rule:parsing"]
+    assert len(notes) == 1  # once, until a clean call breaks the streak
+    assert "one JSON object" in notes[0].text
+
+
+@pytest.mark.parametrize("protocol", ["native", "text"])
+def test_the_policy_may_have_all_results_told_in_one_envelope(protocol):
+    plan = {"before_tool_call": ["none", "deny"]}
+    made = policy(rule("erratic", {"plan": plan}))
+    made = msgspec.structs.replace(made, protocol=protocol, tool_results="envelope")
+    turns = [call("a", result="found"), call("a"), call("a", result="Boom", status="error")]
+    if protocol == "text":
+        turns = [say(json.dumps({"tool_name": "a", "tool_args": {}}))] * 2 + [say("no object")]
+        turns = [Turn((item.calls[0],), text=item.text) if item.calls else item for item in turns]
+    script = Script("t", (*turns, say(answer_text("done") if protocol == "text" else "done")), protocol=protocol)
+    model = Checking(script, protocol)
+    outcome = Agent(Engine(made, registry=ListedRegistry(Erratic, trusted=True)), model, [a_tool]).run("task")
+    told = [message.text for message in outcome.messages if message.role == "tool" or message.origin == "tool"]
+    if protocol == "text":
+        told = [json.loads(text)["result"] for text in told]
+    envelopes = [json.loads(text) for text in told]
+    assert envelopes
+    for envelope in envelopes:
+        assert list(envelope)[:5] == ["status", "tool", "data", "error", "meta"]
+        assert envelope["tool"] == "a"
+        assert envelope["meta"]["step"] >= 1
+        assert envelope["meta"]["trace_id"]
+    assert [envelope["status"] for envelope in envelopes[:2]] == ["ok", "error"]
+    assert envelopes[1]["error"]["retryable"] is False
+
+
+def a_tool() -> str:
+    """Find something."""
+    return "found"
+
+
+a_tool.__name__ = "a"
+
+
+def test_only_the_last_failed_attempts_are_kept():
+    from policyengine.loop import KEPT_ATTEMPTS
+
+    made = msgspec.structs.replace(policy(), protocol="text")
+    made = msgspec.structs.replace(made, parsing=msgspec.structs.replace(made.parsing, max_retry=10))
+    turns = tuple(say(f"no {number}") for number in range(33))
+    outcome = Agent(Engine(made), Checking(Script("t", turns, protocol="text"))).run("task")
+    assert len(outcome.failed_attempts) == KEPT_ATTEMPTS
 
 
 def test_retries_are_off_unless_the_policy_allows_them():

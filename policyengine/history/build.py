@@ -64,9 +64,14 @@ def assistant(response: ModelResponse, protocol: str) -> Message:
     return Message("assistant", response.text, calls, raw=raw)
 
 
-def tool(call: ToolCall, result: ToolResult, protocol: str) -> Message:
-    """Return the answer to a call; in the text protocol it comes in the user's role, as JSON."""
-    text = result.text if result.text.strip() else (NO_OUTPUT if result.status == "ok" else f"({result.status})")
+def tool(call: ToolCall, result: ToolResult, protocol: str, told: str = "") -> Message:
+    """Return the answer to a call; in the text protocol it comes in the user's role, as JSON.
+
+    `told` is what the model reads, where that is not simply the text of the result.
+    """
+    text = told or result.text
+    if not text.strip():
+        text = NO_OUTPUT if result.status == "ok" else f"({result.status})"
     if protocol == "text":
         return Message("user", json.dumps({"tool_name": call.name, "result": text}, ensure_ascii=False), origin="tool")
     return Message("tool", text, tool_call_id=call.id, name=_legal(call).name, origin=_origin(result))

@@ -189,6 +189,7 @@ class _Checker:
             rules=tuple(rules),
             tools=tools,
             protocol=data["protocol"],
+            tool_results=data["tool_results"],
             language=data["language"],
             parsing=Parsing(**data["parsing"]),
             models=tuple((name, dict(settings.get("parsing", {}))) for name, settings in data["models"].items()),

@@ -108,8 +108,9 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """A complete policy: rules in run order, facts about tools, settings of the loop.
 
     `files` are all files it was read from (shipped ones as `policy:NAME`), with `digest` the SHA-256 over their
-    content. `models` are settings of parsing by model pattern. `provenance` maps every dotted key path to its layers,
-    lowest first; the last one is in force.
+    content. `tool_results` says whether the model reads a result as its text, or as one JSON envelope that has the
+    same shape for success and every failure. `models` are settings of parsing by model pattern. `provenance` maps
+    every dotted key path to its layers, lowest first; the last one is in force.
     `warnings` did not prevent loading.
     """
 
@@ -119,6 +120,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     revision: str = ""
     tools: tuple[tuple[str, ToolFacts], ...] = ()
     protocol: Literal["auto", "native", "text"] = "auto"
+    tool_results: Literal["text", "envelope"] = "text"
     language: str = "en"
     parsing: Parsing = Parsing()
     models: tuple[tuple[str, dict[str, Any]], ...] = ()

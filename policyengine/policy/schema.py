@@ -92,6 +92,7 @@ SETTINGS: Schema = {
         },
     },
     "protocol": {"type": "string", "allowed": ["auto", "native", "text"], "default": "auto"},
+    "tool_results": {"type": "string", "allowed": ["text", "envelope"], "default": "text"},
     "language": {"type": "string", "regex": r"[a-z]{2,3}(-[A-Za-z0-9]{1,8})*\Z", "default": "en"},
     "parsing": {
         "type": "dict",
