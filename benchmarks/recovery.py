@@ -3,9 +3,9 @@
 Knows: the labels in `labels/`, the effects of the tools named there, what is asked of the figures.
 Must not know: how parsing works.
 
-Labels were made by reading, before there was a recovering parser (labels/README.md). The list of words that mark an
-example was made with these texts at hand, so the figures show what the parser does to them, not what it would do to
-others.
+Labels were made by reading, before there was a parser that recovers such texts (labels/README.md). The list of words
+that mark an example, and the odd spellings that are read in a declared protocol, were made with these texts at hand, so
+the figures show what the parser does to them, not what it would do to others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from statistics import mean
@@ -25,11 +25,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from benchmarks.samples import sample
 from benchmarks.stats import exact
 from policyengine.cli.output import table, terminal
 from policyengine.identity import call_identity
 from policyengine.messages import ModelResponse, ToolCall
 from policyengine.parsing import Mode, Verdict, parse_response, settle_guess
+from policyengine.parsing.forms import Form
 
 LABELS = Path(__file__).parent / "labels"
 SET = "agentdojo_malformed"
@@ -38,6 +40,16 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "native, text fallback": {"protocol": "native", "text_fallback": True},
     "text": {"protocol": "text"},
 }
+SAMPLES: dict[str, tuple[Form, ...]] = {
+    "mint": (Form("tag", "execute", "code"), Form("tag", "solution", "answer", answer=True)),
+    "bfcl_malformed": (Form("python"), Form("prose", answer=True)),
+    "medagentbench": (
+        Form("line", "GET", "url"),
+        Form("line", "POST", "url", "payload"),
+        Form("call", "FINISH", "answers", answer=True),
+    ),
+}
+"""Sets of which a sample of the malformed turns is labelled, with the protocol that their prompts declare."""
 READS = ("get_", "search_", "read_", "list_")
 """How the names of tools begin that only read. All others count as `exec`: nobody declared them."""
 
@@ -49,11 +61,12 @@ TURNS = 200
 
 
 class Text(NamedTuple):
-    """One recorded text: how often it occurs, which tools are registered, and which calls it holds (two readings)."""
+    """One recorded text: how often it occurs, which tools are registered (`None`: nobody knows), and which calls it
+    holds (two readings)."""
 
     text: str
     count: int
-    tools: tuple[str, ...]
+    tools: tuple[str, ...] | None
     wanted: tuple[frozenset[str], ...]
 
 
@@ -91,16 +104,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         texts = read_texts(arguments.recordings / SET)
+        samples = {name: read_sample(arguments.recordings, name) for name in SAMPLES}
     except (OSError, ValueError, KeyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    grids, checks = report(texts)
+    grids, checks = report(texts, samples)
     for grid in grids:
         print(_markdown(grid)) if arguments.markdown else _print(grid)
     return 1 if arguments.check and not all(check.holds for check in checks) else 0
 
 
-def report(texts: Sequence[Text]) -> tuple[list[Grid], list[Check]]:
+def report(texts: Sequence[Text], samples: Mapping[str, Sequence[Text]]) -> tuple[list[Grid], list[Check]]:
     """Return the tables and what is asked of them."""
     found = {
         (protocol, mode): [look(text, mode, options) for text in texts]
@@ -110,7 +124,13 @@ def report(texts: Sequence[Text]) -> tuple[list[Grid], list[Check]]:
     repaired = {protocol: found[protocol, "repair"] for protocol in PROTOCOLS}
     clean = [*clean_costs()]
     seconds, text = worst_cost()
-    checks = [check for protocol, items in repaired.items() for check in _recovery_checks(protocol, items)]
+    sampled = {
+        (name, mode): [look(text, mode, {"protocol": "text", "forms": SAMPLES[name]}) for text in sample]
+        for name, sample in samples.items()
+        for mode in MODES
+    }
+    mended = {**repaired, **{name: sampled[name, "repair"] for name in samples}}
+    checks = [check for protocol, items in mended.items() for check in _recovery_checks(protocol, items)]
     checks += [
         Check(
             f"a clean response of 2 KB costs at most {MAX_RATIO:g} times msgspec.json.decode, whatever it holds",
@@ -124,8 +144,9 @@ def report(texts: Sequence[Text]) -> tuple[list[Grid], list[Check]]:
         ),
     ]
     grids = [
-        _parser_grid(texts, found),
-        _effect_grid(repaired),
+        _parser_grid(f"Parser: {len(texts)} texts, {sum(text.count for text in texts)} messages", "protocol", found),
+        _parser_grid("Declared text protocols: samples of malformed turns", "set", sampled),
+        _effect_grid(mended),
         _why_grid(repaired["native, text fallback"]),
         Grid(
             "Clean responses",
@@ -163,6 +184,24 @@ def read_texts(folder: Path) -> list[Text]:
     return texts
 
 
+def read_sample(recordings: Path, name: str) -> list[Text]:
+    """Return the sample of a set with its labels; a text that was drawn twice comes once and counts twice.
+
+    Raises:
+        ValueError: a text has no label.
+    """
+    labels = {item["sha256"]: item for item in _lines(LABELS / f"{name}.jsonl")}
+    turns = sample(recordings, name)
+    drawn = Counter(turn.digest for turn in turns)
+    texts = []
+    for digest, text in {turn.digest: turn.text for turn in turns}.items():
+        if digest not in labels:
+            raise ValueError(f"the text {digest} of {name} has no label")
+        wanted = tuple(frozenset({call["identity"]}) for call in labels[digest]["calls"])
+        texts.append(Text(text, drawn[digest], None, wanted))
+    return texts
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.strip():
@@ -181,8 +220,7 @@ def look(text: Text, mode: Mode, options: dict[str, Any]) -> Found:
     verdict = parse_response(ModelResponse(text.text), tools=text.tools, mode=mode, **options)
     left = list(text.wanted)
     wrong = 0
-    for call in verdict.calls if verdict.usable else ():
-        identity = call_identity(call.name, call.args)
+    for identity in _acts(verdict, options.get("forms", ())) if verdict.usable else ():
         match = next((wanted for wanted in left if identity in wanted), None)
         if match is None:
             wrong += 1
@@ -191,13 +229,21 @@ def look(text: Text, mode: Mode, options: dict[str, Any]) -> Found:
     return Found(text, len(text.wanted) - len(left), wrong, verdict)
 
 
+def _acts(verdict: Verdict, forms: Sequence[Form]) -> list[str]:
+    """Return the identities of what would run, a final answer in a declared form included."""
+    answer = next((form for form in forms if form.answer and form.word), None)
+    if verdict.final and answer is not None:
+        return [call_identity(answer.name, {answer.argument: verdict.text})]
+    return [call_identity(call.name, call.args) for call in verdict.calls]
+
+
 def effect_of(tool: str) -> str:
     """Return the effect that this benchmark declares for a tool."""
     return "read" if tool.startswith(READS) else "exec"
 
 
 def _acted_on(found: Found) -> str:
-    if not found.verdict.usable or not found.verdict.calls:
+    if not found.right:
         return "not recovered"
     settled = settle_guess(found.verdict, effect_of)
     return "run" if settled.usable else "asked again"
@@ -207,7 +253,8 @@ def _recovery_checks(protocol: str, items: Sequence[Found]) -> Iterator[Check]:
     wanted, right = sum(len(item.text.wanted) for item in items), sum(item.right for item in items)
     wrong = sum(item.wrong for item in items)
     asked = f"{protocol}: at least {MIN_RECOVERED:.0%} of the labelled calls are recovered"
-    yield Check(asked, _share(right, wanted), right >= MIN_RECOVERED * wanted)
+    if wanted:
+        yield Check(asked, _share(right, wanted), right >= MIN_RECOVERED * wanted)
     yield Check(f"{protocol}: no call is recovered that is not labelled", str(wrong), wrong == 0)
 
 
@@ -266,7 +313,9 @@ def worst_cost() -> tuple[float, str]:
     for name, text in malformed_texts():
         said = ModelResponse(text, finish_reason="stop")
         called = ModelResponse(tool_calls=(ToolCall("1", "shell", text),), finish_reason="stop")
-        for response, options in ((said, PROTOCOLS["text"]), (said, PROTOCOLS["native, text fallback"]), (called, {})):
+        declared = [(said, {"protocol": "text", "forms": forms}) for forms in SAMPLES.values()]
+        others = [(said, PROTOCOLS["text"]), (said, PROTOCOLS["native, text fallback"]), (called, {})]
+        for response, options in (*others, *declared):
             for mode in ("lenient", "repair"):
                 begun = perf_counter()
                 parse_response(response, tools=tools, mode=mode, **options)
@@ -290,6 +339,31 @@ def malformed_texts() -> Iterator[tuple[str, str]]:
         *("<tool_call>x<|im_end|>", "<tool_calls></think>", "[TOOL_CALLS]</think>x", "<function=shell{'cmd': 'x'}"),
         *(f"For example {call}</tool_call>\n\n", "For example <tool_call>{x}</tool_call>\n\n", "example <function=(\n"),
         *('For example <tool_call>{"name":"shell","arguments":{/**/"cmd":"x"}}</tool_call>\n\n', '{"cmd": 0x1} '),
+        *(
+            "<execute>",
+            "<execute>x</execute>",
+            "</execute>",
+            *("<execute>", "<execute>x</execute>", "</execute>", "< execute ", "GET x\n", "POST x\n", "FINISH("),
+            "GET x\n",
+            "POST x\n",
+            'POST x\n{"a":',
+            "FINISH(",
+        ),
+        *(
+            "[f(a=1)]\n",
+            "[f(a=",
+            "[f(a=1)], ",
+            "[f](",
+            "[f a=",
+            "[f]\n",
+            "f(",
+            "user\n",
+            "Observation:\n",
+            "<eos>",
+            "< ",
+            *("[f(a=1)]\n", "[f(a=", "[f(a=1)], ", "[f](", "[f a=", "[f]\n", "f(", "user\n", "Observation:\n"),
+            *("<eos>", "< ", "[f(a=1)]<eos>", 'POST x\n{"a":'),
+        ),
         *('x\n{"name": "shell", "arguments": {"cmd": "x"}}\n', '`{` {"name": 1}\n', "shell <shell> {", "\n`x` {'a'}"),
     )
     for unit in units:
@@ -311,14 +385,13 @@ def malformed_texts() -> Iterator[tuple[str, str]]:
 # ---- tables
 
 
-def _parser_grid(texts: Sequence[Text], found: dict[tuple[str, Mode], list[Found]]) -> Grid:
+def _parser_grid(title: str, what: str, found: dict[tuple[str, Mode], list[Found]]) -> Grid:
     rows = []
     for (protocol, mode), items in found.items():
         calls, messages = _sums(items, weighted=False), _sums(items, weighted=True)
         rows.append((protocol, mode, _share(*calls[:2]), str(calls[2]), _share(*messages[:2]), str(messages[2])))
-    count = sum(text.count for text in texts)
-    columns = ("protocol", "mode", "#calls recovered", "#wrong calls", "#weighted by count", "#wrong, weighted")
-    return Grid(f"Parser: {len(texts)} texts, {count} messages", columns, tuple(rows))
+    columns = (what, "mode", "#calls recovered", "#wrong calls", "#weighted by count", "#wrong, weighted")
+    return Grid(title, columns, tuple(rows))
 
 
 def _sums(items: Sequence[Found], *, weighted: bool) -> tuple[int, int, int]:
@@ -356,6 +429,8 @@ def _why_grid(items: Sequence[Found]) -> Grid:
 
 
 def _share(events: int, trials: int) -> str:
+    if not trials:
+        return "none to recover"
     low, high = exact(events, trials)
     return f"{events} of {trials}: {events / trials:.1%} ({100 * low:.1f} to {100 * high:.1f})"
 

@@ -251,6 +251,8 @@ def _type(rule: Mapping[str, Any]) -> str:
     inner = rule.get("schema") or {}
     if "list" in kinds and "allowed" in inner:
         text = "list of " + ", ".join(f"`{value}`" for value in inner["allowed"])
+    elif kinds == ["list"] and inner.get("type") == "dict":
+        text = "list of mappings"
     return text
 
 

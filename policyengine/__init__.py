@@ -47,8 +47,8 @@ if TYPE_CHECKING:
         ToolSpec,
         Usage,
     )
-    from policyengine.outcome import Outcome
-    from policyengine.parsing import Verdict, parse_response
+    from policyengine.outcome import FailedAttempt, Outcome
+    from policyengine.parsing import Form, Verdict, parse_response
     from policyengine.responses import ClassifiedResponse, classify_response
     from policyengine.results import Classified, classify_tool_result, tool_result_envelope
     from policyengine.run import Run
@@ -76,7 +76,9 @@ _HOMES = {
     "Engine": "policyengine.engine",
     "Extension": "policyengine.extension",
     "ExtensionError": "policyengine.errors",
+    "FailedAttempt": "policyengine.outcome",
     "Failure": "policyengine.messages",
+    "Form": "policyengine.parsing",
     "HOOKS": "policyengine.hooks",
     "ForcedResult": "policyengine.forced_call",
     "Hint": "policyengine.actions",
@@ -157,8 +159,10 @@ __all__ = [
     "Engine",
     "Extension",
     "ExtensionError",
+    "FailedAttempt",
     "Failure",
     "ForcedResult",
+    "Form",
     "Hint",
     "HistoryWarning",
     "Iteration",

@@ -41,6 +41,7 @@ from policyengine.loop import (
 )
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolResult
 from policyengine.outcome import Outcome
+from policyengine.parsing.forms import examples_of
 from policyengine.toolset import Tool, Toolset, as_tools, failure_of, result_of, timeout_of
 
 
@@ -110,7 +111,8 @@ class Agent:
         system = self.system
         if protocol == "text":
             listed = [{"name": spec.name, "description": spec.description} for spec in self.tools.specs]
-            described = run.snapshot.templates.render("text_protocol", {"tools": listed})
+            forms = examples_of(run.snapshot.policy.parsing_of(self.model.name).forms)
+            described = run.snapshot.templates.render("text_protocol", {"tools": listed, "forms": forms})
             system = f"{system}\n\n{described}".strip()
         if history:
             state.messages = list(history)

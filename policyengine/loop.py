@@ -33,6 +33,7 @@ from policyengine.messages import (
     ToolSpec,
 )
 from policyengine.outcome import FailedAttempt, Outcome, OutcomeStatus
+from policyengine.parsing.forms import examples_of
 from policyengine.parsing.guess import as_parsed, settle_guess
 from policyengine.parsing.parse import parse_response
 from policyengine.parsing.verdict import WARNING_KINDS, Verdict
@@ -304,20 +305,21 @@ def _responded(loop: Loop, response: ModelResponse) -> Effect:
     if not verdict.usable:
         return _unreadable(loop, response, verdict)
     if verdict.final and not verdict.text.strip():
-        return _unusable(loop, _without_calls(response), "empty", {"reason": "nothing_left"})
+        return _unusable(loop, _without_calls(response), "empty", _problem(loop, response, "nothing_left"))
     if verdict.final:
         state.messages.append(history.assistant(_without_calls(response), state.protocol))
         return _answer(loop, verdict.text)
     if decision.changed is not None and state.protocol == "native":
         response, verdict = _as_rewritten(loop, response, verdict)
-    _note_recovery(loop, verdict)
+    _note_recovery(loop, response, verdict)
     return _check_arguments(loop, Draft(response, verdict))
 
 
-def _note_recovery(loop: Loop, verdict: Verdict) -> None:
+def _note_recovery(loop: Loop, response: ModelResponse, verdict: Verdict) -> None:
     """Tell the model that its call had to be found amid prose; once, until a clean call breaks the streak."""
     if verdict.guess and not loop.state.recovered:
-        text = loop.run.snapshot.templates.render("recovered", {"protocol": loop.state.protocol})
+        forms = examples_of(_parsing(loop, response).forms)
+        text = loop.run.snapshot.templates.render("recovered", {"protocol": loop.state.protocol, "forms": forms})
         loop.run.queue_note(Note("parsing", "recovered", text))
     loop.state.recovered = verdict.guess
 
@@ -344,7 +346,12 @@ def _parsed(loop: Loop, response: ModelResponse) -> tuple[ModelResponse, Verdict
     parsing = _parsing(loop, response)
     schemas = {tool.name: tool.parameters for tool in _offered(state)}
     verdict = parse_response(
-        response, protocol=state.protocol, tools=schemas, mode=parsing.mode, text_fallback=parsing.text_fallback
+        response,
+        protocol=state.protocol,
+        tools=schemas,
+        mode=parsing.mode,
+        text_fallback=parsing.text_fallback,
+        forms=parsing.forms,
     )
     verdict = settle_guess(verdict, lambda name: run.snapshot.tool(name).effect)
     if state.protocol == "text":
@@ -415,7 +422,7 @@ def _answer(loop: Loop, text: str) -> Effect:
 def _retry(loop: Loop, response: ModelResponse, notice: str) -> Effect:
     """Ask again within the iteration; once the cap is reached, the response is unusable."""
     if loop.state.attempt > _parsing(loop, response).max_retry:
-        return _unusable(loop, response, "misformat", {"reason": "retries_exhausted"})
+        return _unusable(loop, response, "misformat", _problem(loop, response, "retries_exhausted"))
     return _ask_again(loop, response, HistoryWarning("retry", notice))
 
 
@@ -425,10 +432,10 @@ def _unreadable(loop: Loop, response: ModelResponse, verdict: Verdict) -> Effect
     The parse retry of the envelope article: the parser's own words and what was sent go with the request, on top of
     the whole history instead of in its place.
     """
-    kind, data = WARNING_KINDS[verdict.kind], {"reason": verdict.reason}
+    kind, data = WARNING_KINDS[verdict.kind], _problem(loop, response, verdict.reason)
     if loop.state.attempt > _parsing(loop, response).max_retry:
         return _unusable(loop, response, kind, data)
-    variables = {"protocol": loop.state.protocol, **data}
+    variables = {"protocol": loop.state.protocol, "forms": (), **data}
     notice = loop.run.snapshot.templates.render(f"warning.{kind}", variables)
     return _ask_again(loop, response, HistoryWarning(kind, notice, data))
 
@@ -446,6 +453,12 @@ def _ask_again(loop: Loop, response: ModelResponse, problem: HistoryWarning) -> 
 def _parsing(loop: Loop, response: ModelResponse) -> Parsing:
     """Return the settings of parsing that hold for the model that answered."""
     return loop.run.snapshot.policy.parsing_of(response.model or loop.state.model)
+
+
+def _problem(loop: Loop, response: ModelResponse, reason: str) -> dict[str, Any]:
+    """Return the data of a warning: the reason, and how a reply has to look where the policy declares it."""
+    forms = _parsing(loop, response).forms if loop.state.protocol == "text" else ()
+    return {"reason": reason, "forms": examples_of(forms)} if forms else {"reason": reason}
 
 
 def _unusable(loop: Loop, response: ModelResponse, kind: str, data: dict[str, Any]) -> Effect:

@@ -196,6 +196,7 @@ class _Replay:
             tools=None,
             mode=parsing.mode,
             text_fallback=parsing.text_fallback,
+            forms=parsing.forms,
         )
         verdict = settle_guess(verdict, lambda name: snapshot.tool(name).effect)
         if verdict.usable or not self._executed(response.tool_calls):

@@ -182,7 +182,7 @@ class Run:
         """
         self._tick(now)
         data = data or {}
-        variables = {"protocol": self.state.protocol, "reason": "", **data}
+        variables = {"protocol": self.state.protocol, "reason": "", "forms": (), **data}
         text = self.snapshot.templates.render(f"warning.{kind}", variables)
         before = self._judge("hist_add_warning.start", (HistoryWarning(kind, text, data),))
         warning = before.changed or HistoryWarning(kind, text, data)

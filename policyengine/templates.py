@@ -59,13 +59,13 @@ LIMITS: dict[str, Limits] = {
 """Kinds that list the tools on offer need more room than others."""
 
 CORE_MESSAGES: dict[str, dict[str, Any]] = {
-    "warning.misformat": {"reason": "unclosed_string", "protocol": "text"},
-    "warning.repeat": {"reason": "same_text", "protocol": "native"},
-    "warning.empty": {"reason": "", "protocol": "native"},
-    "warning.reasoning_only": {"reason": "", "protocol": "native"},
-    "warning.truncated": {"reason": "finish_reason", "protocol": "native"},
-    "recovered": {"protocol": "text"},
-    "text_protocol": {"tools": [{"name": "search", "description": "Search the catalogue."}]},
+    "warning.misformat": {"reason": "unclosed_string", "protocol": "text", "forms": []},
+    "warning.repeat": {"reason": "same_text", "protocol": "native", "forms": []},
+    "warning.empty": {"reason": "", "protocol": "native", "forms": []},
+    "warning.reasoning_only": {"reason": "", "protocol": "native", "forms": []},
+    "warning.truncated": {"reason": "finish_reason", "protocol": "native", "forms": []},
+    "recovered": {"protocol": "text", "forms": []},
+    "text_protocol": {"tools": [{"name": "search", "description": "Search the catalogue."}], "forms": []},
     "unknown_tool": {"tool": "serach", "offered": ["search", "fetch"]},
     "call.missing_call": {"offered": ["search", "fetch"]},
     "call.wrong_function": {"tool": "serach", "offered": ["search", "fetch"]},

@@ -93,7 +93,7 @@ def test_the_cut_off_warning_asks_for_smaller_pieces():
 
 def test_the_text_protocol_shows_every_tool_on_a_line_of_its_own():
     tools = [{"name": f"tool_{number}", "description": "Line one.\nLine two."} for number in range(200)]
-    text = Templates().render("text_protocol", {"tools": tools})
+    text = Templates().render("text_protocol", {"tools": tools, "forms": []})
     assert [line for line in text.splitlines() if line.startswith("- ")] == [
         f"- tool_{number}: Line one. Line two." for number in range(200)
     ]

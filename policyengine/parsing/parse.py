@@ -9,18 +9,27 @@ A verdict depends on the whole response only, never on how it arrived in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from policyengine.messages import ModelResponse, ToolCall
+from policyengine.parsing.forms import Form, read_forms
 from policyengine.parsing.found import Terms
 from policyengine.parsing.names import Tools
 from policyengine.parsing.native import read_calls
 from policyengine.parsing.repair import Allowance
 from policyengine.parsing.strict import StrictError, encode, loads
-from policyengine.parsing.text import ANSWER_TOOL, MODES, Mode, read_answer, read_request
+from policyengine.parsing.text import (
+    ANSWER_TOOL,
+    AROUND_ANSWER,
+    MODES,
+    Mode,
+    read_answer,
+    read_request,
+    strip_invisible,
+)
 from policyengine.parsing.verdict import Verdict
 
 __all__ = ["ANSWER_TOOL", "CUT_REASONS", "ENDED_REASONS", "Mode", "parse_chunks", "parse_response"]
@@ -43,11 +52,13 @@ def parse_response(
     mode: Mode = "strict",
     text_fallback: bool = False,
     max_calls: int | None = None,
+    forms: Sequence[Form] = (),
 ) -> Verdict:
     """Return the verdict on a response.
 
-    `protocol` is `native` (structured calls) or `text` (the reply is one JSON object). `tools` are the offered names,
-    with the JSON schemas of their arguments where they are known, or `None` where nothing is known (a recording).
+    `protocol` is `native` (structured calls) or `text`: the reply is one JSON object, or what `forms` declare.
+    `tools` are the offered names, with the JSON schemas of their arguments where they are known, or `None` where
+    nothing is known (a recording).
     `mode` is `strict`, `fenced`, `lenient` or `repair`; `native` reads structured calls only and never looks at text.
     `text_fallback` takes calls in the text of a native response without structured calls for calls (modes `lenient`
     and `repair`). `max_calls` is the most calls that one response may hold.
@@ -57,7 +68,7 @@ def parse_response(
     if response.finish_reason in MALFORMED_REASONS:
         return Verdict("wrong_shape", response.tool_calls, response.text, "finish_reason")
     try:
-        clean = _clean(response, protocol, tools)
+        clean = _clean(response, protocol, tools) if not forms else None
         if clean is not None:
             return clean
         offered, reading = Tools(tools), MODES[mode]
@@ -66,6 +77,15 @@ def parse_response(
             verdict = read_calls(response, terms)
         elif mode == "native":
             verdict = Verdict("ok", (), response.text) if response.text.strip() else Verdict("empty")
+        elif protocol == "text" and forms:
+            verdict = read_forms(
+                strip_invisible(response.text),
+                forms,
+                terms,
+                fence=reading.fence,
+                recovery=reading.recovery,
+                answer_room=AROUND_ANSWER,
+            )
         elif protocol == "text":
             verdict = read_request(response.text, terms, reading)
         else:
@@ -118,11 +138,18 @@ def parse_chunks(
     mode: Mode = "strict",
     text_fallback: bool = False,
     max_calls: int | None = None,
+    forms: Sequence[Form] = (),
 ) -> Verdict:
     """Return the verdict on streamed text: that of the whole text, whatever the chunking."""
     response = ModelResponse(text="".join(chunks), finish_reason=finish_reason)
     return parse_response(
-        response, protocol=protocol, tools=tools, mode=mode, text_fallback=text_fallback, max_calls=max_calls
+        response,
+        protocol=protocol,
+        tools=tools,
+        mode=mode,
+        text_fallback=text_fallback,
+        max_calls=max_calls,
+        forms=forms,
     )
 
 

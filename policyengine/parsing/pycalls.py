@@ -56,10 +56,20 @@ def _call(text: str, at: int, terms: Terms) -> Found | None:
     name = resolve(header.group(1), terms.tools)
     if not terms.tools.registered(name.text):
         return None
+    args, end, repairs = arguments_at(text, header.end(), ")")
+    return Found(at, end, name.text, args, ("python_call", *repairs, *name.repairs), "python", name.legal)
+
+
+def arguments_at(text: str, at: int, closer: str) -> tuple[dict[str, Any], int, tuple[str, ...]]:
+    """Return the keyword arguments that begin at `at`, the offset after `closer`, and what was repaired in them.
+
+    Raises:
+        StrictError: they are cut off, positional, doubled, or not literals.
+    """
     args: dict[str, Any] = {}
     repairs: dict[str, None] = {}
-    place = _skip(text, header.end())
-    while text[place : place + 1] != ")":
+    place = _skip(text, at)
+    while text[place : place + 1] != closer:
         key = _KEYWORD.match(text, place)
         if key is None:
             raise StrictError("truncated" if place >= len(text) else "python_call", place)
@@ -73,11 +83,11 @@ def _call(text: str, at: int, terms: Terms) -> Found | None:
         place = _skip(text, part.end)
         if text[place : place + 1] == ",":
             place = _skip(text, place + 1)
-        elif text[place : place + 1] != ")":
+        elif text[place : place + 1] != closer:
             raise StrictError("truncated" if place >= len(text) else "python_call", place)
     for known in ("single_quotes", "python_literals", "trailing_comma"):
         repairs.pop(known, None)
-    return Found(at, place + 1, name.text, args, ("python_call", *repairs, *name.repairs), "python", name.legal)
+    return args, place + 1, tuple(repairs)
 
 
 def _skip(text: str, at: int) -> int:

@@ -10,7 +10,7 @@ reported together, sorted by file and line.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from policyengine.errors import ConfigError
 from policyengine.extension import Extension
 from policyengine.messages import Failure, ToolFacts
+from policyengine.parsing.forms import Form
 from policyengine.policy.defaults import fill
 from policyengine.policy.durations import seconds
 from policyengine.policy.files import LayerFile, Reader
@@ -191,8 +192,8 @@ class _Checker:
             protocol=data["protocol"],
             tool_results=data["tool_results"],
             language=data["language"],
-            parsing=Parsing(**data["parsing"]),
-            models=tuple((name, dict(settings.get("parsing", {}))) for name, settings in data["models"].items()),
+            parsing=Parsing(**_parsing(data["parsing"])),
+            models=tuple((name, _parsing(settings.get("parsing", {}))) for name, settings in data["models"].items()),
             interventions=Interventions(
                 data["interventions"]["max"],
                 data["interventions"]["then"],
@@ -340,6 +341,14 @@ def _pruned(node: Node, path: tuple[str, ...], wrong: set[str]) -> Node:
         elif child.fields and len(path) < 2:
             fields[key] = _pruned(child, (*path, key), wrong)
     return mapping(fields, node)
+
+
+def _parsing(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of parsing with its forms as values of their own."""
+    given = dict(settings)
+    if "forms" in given:
+        given["forms"] = tuple(Form(**form) for form in given["forms"])
+    return given
 
 
 def _seconds(text: str) -> float:

@@ -13,6 +13,7 @@ import msgspec
 
 from policyengine.decision import Mode, OnError
 from policyengine.messages import UNDECLARED, ToolFacts
+from policyengine.parsing.forms import Form
 from policyengine.policy.problems import Position, Problem
 
 
@@ -73,7 +74,8 @@ class Parsing(msgspec.Struct, frozen=True, omit_defaults=True):
     `text_fallback`, calls in the text of a native response without structured calls are taken for calls. `arguments`
     says what is done about a call whose arguments do not fit the tool's schema: `off` nothing, `check` it is refused,
     `coerce` it is repaired where that is unambiguous and else refused. `repair_calls` is how many requests per
-    iteration may ask the model to correct such arguments before the call is refused.
+    iteration may ask the model to correct such arguments before the call is refused. `forms` declare a text protocol
+    of its own in place of the one JSON object.
     """
 
     mode: Literal["strict", "fenced", "lenient", "repair", "native"] = "strict"
@@ -81,6 +83,7 @@ class Parsing(msgspec.Struct, frozen=True, omit_defaults=True):
     text_fallback: bool = False
     arguments: Literal["off", "check", "coerce"] = "off"
     repair_calls: int = 0
+    forms: tuple[Form, ...] = ()
 
 
 class Interventions(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -58,12 +58,25 @@ TOOL: Schema = {
 }
 """One entry under `tools:`."""
 
+_WORD: Schema = {"type": "string", "regex": r"[^\s<>()\[\]{}]{1,60}\Z"}
+
+FORM: Schema = {
+    "form": {"type": "string", "allowed": ["tag", "line", "call", "python", "prose"], "required": True},
+    "word": _WORD,
+    "argument": _WORD,
+    "payload": _WORD,
+    "tool": _WORD,
+    "answer": {"type": "boolean"},
+}
+"""One entry under `parsing.forms`: one way to write a call in a declared text protocol (`policyengine.Form`)."""
+
 PARSING: dict[str, tuple[Schema, Any]] = {
     "mode": ({"type": "string", "allowed": ["strict", "fenced", "lenient", "repair", "native"]}, "strict"),
     "max_retry": ({"type": "integer", "min": 0, "max": 10}, 0),
     "text_fallback": ({"type": "boolean"}, False),
     "arguments": ({"type": "string", "allowed": ["off", "check", "coerce"]}, "off"),
     "repair_calls": ({"type": "integer", "min": 0, "max": 3}, 0),
+    "forms": ({"type": "list", "maxlength": 20, "schema": {"type": "dict", "schema": FORM, "check_with": "form"}}, []),
 }
 """Settings of parsing with their defaults. Under `models:` they have none; what is not given there is general."""
 

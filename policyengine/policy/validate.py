@@ -187,6 +187,8 @@ class _Reporter:
 
     def _custom(self, error: Any, node: Node, path: KeyPath) -> Problem:
         what = str(error.info[0])
+        if what.startswith("form:"):
+            return self._sources.at_value("S215", what.removeprefix("form:"), node, path)
         if what == "blowup":
             message = f"{shown(error.value)} may take for ever: an unlimited repeat inside an unlimited repeat"
             advice = 'let the inner one keep what it took: "(?:a++)+" instead of "(?:a+)+"'

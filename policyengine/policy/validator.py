@@ -75,12 +75,36 @@ class StrictValidator(cerberus.Validator):  # type: ignore[misc]
         if isinstance(value, str) and seconds(value) is None:
             self._error(field, "duration")
 
+    def _check_with_form(self, field: Any, value: Any) -> None:
+        trouble = form_trouble(value) if isinstance(value, Mapping) else None
+        if trouble:
+            self._error(field, f"form:{trouble}")
+
     def _check_with_regex(self, field: Any, value: Any) -> None:
         trouble = regex_trouble(value) if isinstance(value, str) else None
         if trouble:
             self._error(field, f"regex:{trouble}")
         elif isinstance(value, str) and regex_blowup(value):
             self._error(field, "blowup")
+
+
+def form_trouble(form: Mapping[str, Any]) -> str | None:
+    """Return what contradicts itself in one entry of `parsing.forms`, or `None`."""
+    kind = form.get("form")
+    worded = kind in ("tag", "line", "call")
+    if worded and "word" not in form:
+        return f"a form `{kind}` needs its `word`"
+    if kind in ("python", "prose") and set(form) - {"form", "answer"}:
+        return f"a form `{kind}` takes nothing but `form` and `answer`"
+    if kind == "prose" and form.get("answer") is not True:
+        return "a form `prose` is the final answer: write `answer: true`"
+    if kind == "python" and form.get("answer"):
+        return "a form `python` is never the final answer"
+    if "payload" in form and kind != "line":
+        return "only a form `line` takes a `payload`"
+    if "payload" in form and form["payload"] == form.get("argument", "text"):
+        return "`payload` and `argument` need different names"
+    return None
 
 
 def regex_trouble(pattern: str) -> str | None:

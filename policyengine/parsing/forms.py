@@ -1,0 +1,305 @@
+"""Text protocols that a policy declares: `<execute>code</execute>`, `GET url`, `FINISH(answer)`, `[search(q="x")]`.
+
+Knows: the four forms a declared call may have, and what of them each mode reads.
+Must not know: the one-object protocol, other systems' notations, guards.
+
+The protocol of a run is the list of its forms; one call (or one list of Python calls) makes a reply. Whatever was made
+up as another speaker's turn after a call is not part of the reply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from policyengine.identity import call_identity
+from policyengine.messages import ToolCall
+from policyengine.parsing.found import Terms
+from policyengine.parsing.objects import object_at
+from policyengine.parsing.pylists import MAX_CALLS, read_lists
+from policyengine.parsing.quoting import is_illustration
+from policyengine.parsing.strict import StrictError, dumps
+from policyengine.parsing.verdict import Verdict, VerdictKind
+
+
+class Form(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One way to write a call (or the final answer) in a text protocol.
+
+    * `tag`: `<word>...</word>` anywhere in the reply; the text between the tags is `argument`.
+    * `line`: a reply that begins with `word`; the rest of the line is `argument`, and JSON below it is `payload`.
+    * `call`: `word(...)`; the text between the outermost parentheses is `argument`.
+    * `python`: a list of Python calls with keyword arguments; the names are those of the tools.
+    * `prose`: a reply that is none of the others is the final answer.
+
+    `tool` is the tool's name where it is not the word. `answer` makes it the final answer instead of a call.
+    """
+
+    form: Literal["tag", "line", "call", "python", "prose"]
+    word: str = ""
+    argument: str = "text"
+    payload: str = ""
+    tool: str = ""
+    answer: bool = False
+
+    @property
+    def name(self) -> str:
+        """The tool that is called."""
+        return self.tool or self.word
+
+    @property
+    def example(self) -> str:
+        """How it is written, for people and models."""
+        match self.form:
+            case "tag":
+                return f"<{self.word}>{self.argument}</{self.word}>"
+            case "line":
+                return f"{self.word} {self.argument}" + (f"\n{{{self.payload} as JSON}}" if self.payload else "")
+            case "call":
+                return f"{self.word}({self.argument})"
+            case "python":
+                return "[tool(argument=value), ...]"
+        return "text"
+
+
+def examples_of(forms: Sequence[Form]) -> list[str]:
+    """Return how calls and answers are written, one example a form."""
+    return [form.example for form in forms if form.form != "prose"]
+
+
+class _Hit(NamedTuple):
+    """A call found in a text. `tagged`: text around it belongs to the protocol; `listed`: it may have company."""
+
+    start: int
+    end: int
+    name: str
+    args: dict[str, Any]
+    answer: bool = False
+    repairs: tuple[str, ...] = ()
+    tagged: bool = False
+    listed: bool = False
+
+
+class _Unreadable(Exception):
+    """Something that is clearly meant as a call and cannot be read."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def read_forms(
+    text: str, forms: Sequence[Form], terms: Terms, *, fence: bool, recovery: bool, answer_room: int
+) -> Verdict:
+    """Return the verdict on a reply in a declared protocol.
+
+    `fence` allows a fence around everything, `recovery` prose around a call and odd spellings; `answer_room` is how
+    many characters that are no space may follow a final answer.
+    """
+    whole = text.strip()
+    if not whole:
+        return Verdict("empty")
+    body, repairs = _unfenced(whole) if fence else (whole, ())
+    try:
+        hits = [hit for form in forms for hit in _READERS[form.form](body, form, terms, recovery)]
+    except _Unreadable as error:
+        kind: VerdictKind = "truncated" if error.reason == "truncated" else "wrong_shape"
+        return Verdict(kind, text=whole, reason=error.reason)
+    hits = [hit for hit in sorted(hits, key=lambda hit: hit.start) if not is_illustration(body, hit.start, hit.end)]
+    if not hits:
+        return _without_calls(body, whole, forms)
+    return _of_hits(hits, body, repairs, recovery=recovery, answer_room=answer_room)
+
+
+def _without_calls(body: str, whole: str, forms: Sequence[Form]) -> Verdict:
+    if any(form.form == "prose" for form in forms):
+        if body[0] in "[{<":
+            return Verdict("wrong_shape", text=whole, reason="no_call")
+        return Verdict("ok", (), whole)
+    return Verdict("prose", text=whole, reason="no_call")
+
+
+def _of_hits(
+    hits: list[_Hit],
+    body: str,
+    repairs: tuple[str, ...],
+    *,
+    recovery: bool,
+    answer_room: int,
+) -> Verdict:
+    tagged = hits[0].tagged
+    end, imagined = hits[0].end, False
+    for hit in hits[1:]:
+        if recovery and IMAGINED.search(body, end, hit.start):
+            imagined = True
+            break
+        end = hit.end
+    kept = [hit for hit in hits if hit.end <= end]
+    after = IMAGINED.search(body, end)
+    if recovery and after is not None:
+        imagined = True
+    rest = body[end : after.start() if imagined and after else len(body)]
+    before, rest = _TURN.sub("", body[: kept[0].start]).strip(), _without_tokens(rest).strip()
+    between = "".join(body[one.end : other.start] for one, other in pairwise(kept)).strip(" \t\r\n,")
+    lists = all(hit.listed for hit in kept)
+    distinct = {call_identity(hit.name, hit.args): hit for hit in kept}
+    if len(distinct) > 1 and not lists:
+        return Verdict("multiple", text=body, reason="two_calls")
+    if not lists:
+        kept = list(distinct.values())
+    found = dict.fromkeys((*repairs, *(repair for hit in kept for repair in hit.repairs)))
+    around = [part for part in (before, between, rest) if part]
+    fenced = tagged and _inside_fence(body, kept[0].start)
+    if around and not tagged and not recovery:
+        return Verdict("prose", text=body, reason="text_around_call")
+    for name, applies in (
+        ("strip_fence", fenced),
+        ("drop_imagined_turn", imagined),
+        ("leading_prose", before and not tagged),
+        ("trailing_prose", (between or rest) and not tagged),
+    ):
+        if applies:
+            found[name] = None
+    if kept[0].answer:
+        if len("".join((between + rest).split())) > answer_room and not tagged:
+            return Verdict("prose", text=body, reason="answer_amid_prose")
+        (value,) = kept[0].args.values()
+        return Verdict("ok", (), value, repairs=tuple(found)) if value else Verdict("empty", reason="empty_answer")
+    calls = tuple(ToolCall(f"text-{number}", hit.name, dumps(hit.args), hit.args) for number, hit in enumerate(kept, 1))
+    guess = fenced or (bool(around) and not tagged)
+    return Verdict("ok", calls, "\n".join(around), repairs=tuple(found), guess=guess)
+
+
+# ---- the forms
+
+
+def _tags(text: str, form: Form, _: Terms, recovery: bool) -> list[_Hit]:
+    word = re.escape(form.word)
+    opening = re.compile(rf"<{word}>") if not recovery else re.compile(rf"<\s?{word}\s?>", re.IGNORECASE)
+    closing = re.compile(rf"</{word}>") if not recovery else re.compile(rf"<\s?/\s?{word}\s?>", re.IGNORECASE)
+    hits, at = [], 0
+    while opened := opening.search(text, at):
+        closed = closing.search(text, opened.end())
+        if closed is None:
+            raise _Unreadable("truncated")
+        inside = text[opened.end() : closed.start()].strip()
+        odd = (opened.group(), closed.group()) != (f"<{form.word}>", f"</{form.word}>")
+        repairs = ("tag_spelling",) if odd else ()
+        body, stripped = _unfenced(inside)
+        args = {form.argument: body}
+        hits.append(
+            _Hit(opened.start(), closed.end(), form.name, args, form.answer, (*repairs, *stripped), tagged=True)
+        )
+        at = closed.end()
+        _check_number(hits)
+    return hits
+
+
+def _lines(text: str, form: Form, terms: Terms, recovery: bool) -> list[_Hit]:
+    hits = []
+    opening = re.compile(rf"^{re.escape(form.word)}[ \t]+([^\n]*)", re.MULTILINE)
+    for opened in opening.finditer(text):
+        if not recovery and opened.start() > 0:
+            break
+        args: dict[str, Any] = {form.argument: opened.group(1).strip()}
+        end = opened.end()
+        repairs: tuple[str, ...] = ()
+        if form.payload:
+            at = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+            if text[at : at + 1] not in ("{", "["):
+                raise _Unreadable("payload_missing")
+            try:
+                part = object_at(text, at, terms)
+            except StrictError as error:
+                raise _Unreadable(error.reason) from None
+            args[form.payload], end, repairs = part.value, part.end, part.repairs
+        hits.append(_Hit(opened.start(), end, form.name, args, form.answer, repairs))
+        _check_number(hits)
+    return hits
+
+
+def _check_number(hits: list[_Hit]) -> None:
+    if len(hits) > MAX_CALLS:
+        raise _Unreadable("too_many_calls")
+
+
+def _calls(text: str, form: Form, terms: Terms, recovery: bool) -> list[_Hit]:
+    opening = re.compile(rf"^{re.escape(form.word)}[ \t]?([(\[])", re.MULTILINE)
+    opened = opening.search(text)
+    if opened is None or (not recovery and opened.start() > 0):
+        return []
+    cut = IMAGINED.search(text, opened.end()) if recovery else None
+    end = len(_without_tokens(text[: cut.start() if cut else len(text)]))
+    listed = opened.group(1) == "["
+    if listed and not terms.mending:
+        raise _Unreadable("parentheses_missing")
+    if text[end - 1] != ("]" if listed else ")") or end <= opened.end():
+        raise _Unreadable("truncated" if ")" not in text[opened.end() :] and not listed else "text_after_call")
+    inside = text[opened.start(1) : end] if listed else text[opened.end() : end - 1]
+    repairs = ("missing_parentheses",) if listed else ()
+    return [_Hit(opened.start(), end, form.name, {form.argument: inside.strip()}, form.answer, repairs)]
+
+
+def _python(text: str, _: Form, terms: Terms, recovery: bool) -> list[_Hit]:
+    cut = IMAGINED.search(text, 1) if recovery else None
+    try:
+        found = read_lists(text[: cut.start()] if cut else text, terms, anywhere=recovery)
+    except StrictError as error:
+        raise _Unreadable(error.reason) from None
+    return [_Hit(call.start, call.end, call.name, call.args, False, call.repairs, listed=True) for call in found]
+
+
+def _prose(*_: Any) -> list[_Hit]:
+    return []
+
+
+# ---- small steps
+
+
+def _unfenced(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return what a fence around the whole text holds."""
+    match = _FENCE.fullmatch(text)
+    if match is None or "```" in match.group(1):
+        return text, ()
+    return match.group(1).strip(), ("strip_fence",)
+
+
+def _without_tokens(text: str) -> str:
+    """Return the text without spaces and control tokens at its end."""
+    text = text.rstrip()
+    while text.endswith(">"):
+        at = text.rfind("<", max(0, len(text) - LONGEST_TOKEN))
+        if at < 0 or _TOKEN.fullmatch(text, at) is None:
+            break
+        text = text[:at].rstrip()
+    return text
+
+
+def _inside_fence(text: str, at: int) -> bool:
+    return len(_FENCE_MARK.findall(text, 0, at)) % 2 == 1
+
+
+_READERS: dict[str, Callable[[str, Form, Terms, bool], list[_Hit]]] = {
+    "tag": _tags,
+    "line": _lines,
+    "call": _calls,
+    "python": _python,
+    "prose": _prose,
+}
+
+IMAGINED = re.compile(
+    r"^[ \t]*(?:(?:Observation|Human|User|Environment)[ \t]*:|(?:user|assistant|system|tool)[ \t]*$"
+    r"|<[|]?(?:im_start|start_of_turn|user)[|]?>)",
+    re.MULTILINE,
+)
+"""A line that opens another speaker's turn: what follows was made up by the model."""
+
+_TURN = re.compile(r"\A\s*Assistant:\s*")
+LONGEST_TOKEN = 40
+_TOKEN = re.compile(r"<(?:\|[\w-]{1,30}\|?|end_of_turn|eos|/s)>")
+_SPACE = re.compile(r"\s*")
+_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
+_FENCE_MARK = re.compile(r"^[ \t]{0,3}```", re.MULTILINE)
