@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         EndStep,
         Hint,
         Record,
+        Remedy,
         Retry,
         Rewrite,
         Stop,
@@ -28,11 +29,16 @@ if TYPE_CHECKING:
     from policyengine.errors import ConfigError, ExtensionError, PolicyEngineError, UsageError
     from policyengine.extension import Extension, OptionProblem, Options, Proof
     from policyengine.forced_call import CallFailure, ForcedResult, force_call
+    from policyengine.history.check import HistoryProblem, check_history
+    from policyengine.history.cuts import legal_cuts, nearest_cuts
+    from policyengine.history.profile import HistoryProfile
+    from policyengine.history.repair import HistoryRepair, Repaired, repair_history
     from policyengine.hooks import HOOKS, hookimpl
     from policyengine.identity import call_identity, masked_fingerprint, raw_fingerprint
     from policyengine.ladder import RUNGS, Ladder, ladder_option, ladder_problems
     from policyengine.messages import (
         Batch,
+        Compaction,
         Failure,
         HistoryWarning,
         Iteration,
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
     )
     from policyengine.outcome import FailedAttempt, Outcome
     from policyengine.parsing import Form, Verdict, parse_response
+    from policyengine.policy.durations import seconds
+    from policyengine.providers.errors import classify_provider_error, find_silent_overflow
     from policyengine.responses import ClassifiedResponse, classify_response
     from policyengine.results import Classified, classify_tool_result, tool_result_envelope
     from policyengine.run import Run
@@ -68,6 +76,7 @@ _HOMES = {
     "CallFailure": "policyengine.forced_call",
     "Classified": "policyengine.results",
     "ClassifiedResponse": "policyengine.responses",
+    "Compaction": "policyengine.messages",
     "ConfigError": "policyengine.errors",
     "Conversation": "policyengine.runstate",
     "Decision": "policyengine.decision",
@@ -78,10 +87,13 @@ _HOMES = {
     "ExtensionError": "policyengine.errors",
     "FailedAttempt": "policyengine.outcome",
     "Failure": "policyengine.messages",
+    "ForcedResult": "policyengine.forced_call",
     "Form": "policyengine.parsing",
     "HOOKS": "policyengine.hooks",
-    "ForcedResult": "policyengine.forced_call",
     "Hint": "policyengine.actions",
+    "HistoryProblem": "policyengine.history.check",
+    "HistoryProfile": "policyengine.history.profile",
+    "HistoryRepair": "policyengine.history.repair",
     "HistoryWarning": "policyengine.messages",
     "Iteration": "policyengine.messages",
     "Ladder": "policyengine.ladder",
@@ -98,6 +110,8 @@ _HOMES = {
     "ProviderError": "policyengine.messages",
     "RUNGS": "policyengine.ladder",
     "Record": "policyengine.actions",
+    "Remedy": "policyengine.actions",
+    "Repaired": "policyengine.history.repair",
     "RequestError": "policyengine.agent",
     "Retry": "policyengine.actions",
     "Rewrite": "policyengine.actions",
@@ -124,17 +138,24 @@ _HOMES = {
     "batch": "policyengine.script",
     "call": "policyengine.script",
     "call_identity": "policyengine.identity",
+    "check_history": "policyengine.history.check",
+    "classify_provider_error": "policyengine.providers.errors",
     "classify_response": "policyengine.responses",
     "classify_tool_result": "policyengine.results",
     "failed": "policyengine.context",
+    "find_silent_overflow": "policyengine.providers.errors",
     "force_call": "policyengine.forced_call",
     "hookimpl": "policyengine.hooks",
     "ladder_option": "policyengine.ladder",
     "ladder_problems": "policyengine.ladder",
+    "legal_cuts": "policyengine.history.cuts",
     "masked_fingerprint": "policyengine.identity",
+    "nearest_cuts": "policyengine.history.cuts",
     "parse_response": "policyengine.parsing",
     "raw_fingerprint": "policyengine.identity",
+    "repair_history": "policyengine.history.repair",
     "say": "policyengine.script",
+    "seconds": "policyengine.policy.durations",
     "tool_result_envelope": "policyengine.results",
     "validate_arguments": "policyengine.arguments",
 }
@@ -151,6 +172,7 @@ __all__ = [
     "CallFailure",
     "Classified",
     "ClassifiedResponse",
+    "Compaction",
     "ConfigError",
     "Conversation",
     "Decision",
@@ -164,6 +186,9 @@ __all__ = [
     "ForcedResult",
     "Form",
     "Hint",
+    "HistoryProblem",
+    "HistoryProfile",
+    "HistoryRepair",
     "HistoryWarning",
     "Iteration",
     "Ladder",
@@ -179,6 +204,8 @@ __all__ = [
     "Proof",
     "ProviderError",
     "Record",
+    "Remedy",
+    "Repaired",
     "RequestError",
     "Retry",
     "Rewrite",
@@ -205,17 +232,24 @@ __all__ = [
     "batch",
     "call",
     "call_identity",
+    "check_history",
+    "classify_provider_error",
     "classify_response",
     "classify_tool_result",
     "failed",
+    "find_silent_overflow",
     "force_call",
     "hookimpl",
     "ladder_option",
     "ladder_problems",
+    "legal_cuts",
     "masked_fingerprint",
+    "nearest_cuts",
     "parse_response",
     "raw_fingerprint",
+    "repair_history",
     "say",
+    "seconds",
     "tool_result_envelope",
     "validate_arguments",
 ]

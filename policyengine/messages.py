@@ -98,11 +98,24 @@ class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     parameters: dict[str, Any] = {}
 
 
+class Compaction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a history is shortened.
+
+    `compact` puts a summary in the place of what is old, `slide` drops it. `keep` is the share of the history (by
+    length) that stays as it is, from the end.
+    """
+
+    strategy: Literal["compact", "slide"] = "compact"
+    keep: float = 0.3
+
+
 class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One request to a model.
 
     `purpose` is `main`, or names an auxiliary request (`repair`); `attempt` counts from 1. `tool_choice` is empty (the
-    model may choose), `required` (it must call something) or the name of the one tool it must call.
+    model may choose), `required` (it must call something) or the name of the one tool it must call. `max_tokens` caps
+    the answer where an earlier request asked for too many; `thinking` is false where the provider cannot be asked to
+    think about this history. `compaction` is set by a rule and never sent: shorten the history before this request.
     """
 
     messages: tuple[Message, ...]
@@ -111,6 +124,9 @@ class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     purpose: str = "main"
     model: str = ""
     tool_choice: str = ""
+    max_tokens: int | None = None
+    thinking: bool = True
+    compaction: Compaction | None = None
 
 
 class ModelResponse(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -126,12 +142,31 @@ class ModelResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProviderError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A failed request to a model, classified. `code` is one of the provider error classes, or `unknown`."""
+    """A failed request to a model, classified. `code` is one of the provider error classes, or `unknown`.
+
+    `classify_provider_error` fills in the rest; an error made by hand may leave it out. `retry_same_request` says
+    whether sending the very same request again makes sense (`None`: nobody said), `remedies` what to do instead or
+    before that, best first. Numbers are tokens as the provider told them, never bytes (those are `size_bytes` and
+    `limit_bytes`); `ids`, `message_index` and `position` say which calls, message or part the provider complains about.
+    """
 
     code: str
     message: str = ""
     status: int | None = None
     retry_after_s: float | None = None
+    retry_same_request: bool | None = None
+    remedies: tuple[str, ...] = ()
+    tokens: int | None = None
+    limit: int | None = None
+    requested: int | None = None
+    max_tokens: int | None = None
+    input_tokens: int | None = None
+    size_bytes: int | None = None
+    limit_bytes: int | None = None
+    ids: tuple[str, ...] = ()
+    message_index: int | None = None
+    position: int | None = None
+    request_id: str = ""
 
 
 class HistoryWarning(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -27,6 +27,7 @@ BROAD = {
     "policy/reload.py": "a watch that ends silently would leave every later edit unseen",
     "policy/rules.py": "an extension's check_options is foreign code; its failure is a positioned problem",
     "probing.py": "a probed tool is foreign code, and what it raises is what the probe is to find out",
+    "providers/errors/unwrap.py": "attributes of an SDK's exception are foreign code; one that fails tells nothing",
     "results/plain.py": "methods of a tool's return value are foreign code; one that fails is shown as such",
     "selftest.py": "the self-test calls every guard once to hear what it raises",
     "snapshot.py": "an extension's constructor is foreign code; its failure is a positioned problem",

@@ -11,12 +11,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.conformance import args, loop, parse, response, tool_result
+from tests.conformance import args, compaction, history, loop, parse, provider_error, response, tool_result
 
 ADAPTERS = {
     "args": args.judge,
+    "compaction": compaction.judge,
+    "history": history.judge,
     "loop": loop.judge,
     "parse": parse.judge,
+    "provider_error": provider_error.judge,
     "response": response.judge,
     "tool_result": tool_result.judge,
 }
