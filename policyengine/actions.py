@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from policyengine.messages import Compaction
+
 
 class Action(msgspec.Struct, frozen=True, tag_field="action", omit_defaults=True):
     """Facts common to all actions.
@@ -52,11 +54,45 @@ class Rewrite(Action, tag="rewrite", frozen=True):
     changes: dict[str, Any] = {}
 
 
+class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the driver does before it repeats a request that failed.
+
+    `name` is one of `REMEDIES`; `wait_s` is in seconds, `model` the model to ask instead, `max_tokens` the new cap of
+    the answer, `compaction` how the history is shortened.
+    """
+
+    name: str
+    wait_s: float = 0.0
+    model: str = ""
+    max_tokens: int | None = None
+    compaction: Compaction | None = None
+
+
+REMEDIES = (
+    "wait",
+    "compact",
+    "fallback_model",
+    "reduce_max_tokens",
+    "disable_thinking",
+    "restore_reasoning",
+    "repair_history",
+    "truncate_results",
+    "drop_media",
+    "prune_duplicate_rounds",
+)
+"""Remedies that our loop carries out."""
+
+
 class Retry(Action, tag="retry", frozen=True):
-    """Ask the model again within the same iteration, with one notice that is never stored."""
+    """Ask the model again within the same iteration, with one notice that is never stored.
+
+    After a request that failed there is no notice but a `remedy` (or none: the same request again).
+    """
 
     name = "retry"
     rank = 2
+
+    remedy: Remedy | None = None
 
 
 class Ask(Action, tag="ask", frozen=True):

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import queue
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from time import monotonic
@@ -19,7 +20,8 @@ import msgspec
 
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
-from policyengine.loop import (
+from policyengine.loop import advance, effect_now, told
+from policyengine.loopstate import (
     Answered,
     AskHuman,
     Begin,
@@ -35,9 +37,8 @@ from policyengine.loop import (
     Responded,
     ToolJob,
     ToolsDone,
-    advance,
-    effect_now,
-    told,
+    Wait,
+    Waited,
 )
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolResult
 from policyengine.outcome import Outcome
@@ -74,17 +75,28 @@ class Agent:
     """A model, its tools and an engine: `run` works on a task to its end.
 
     `human` is asked for approvals; without one, a run that asks ends as `waiting`.
-    `system` is the system prompt; in the text protocol the description of the protocol follows it.
+    `system` is the system prompt; in the text protocol the description of the protocol follows it. `sleep` and
+    `asleep` wait for a number of seconds before a request is repeated; tests pass their own.
     """
 
     def __init__(
-        self, engine: Engine, model: Model, tools: Any = (), *, system: str = "", human: Human | None = None
+        self,
+        engine: Engine,
+        model: Model,
+        tools: Any = (),
+        *,
+        system: str = "",
+        human: Human | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        asleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.engine = engine
         self.model = model
         self.tools: Toolset = as_tools(tools)
         self.system = system
         self.human = human
+        self.sleep = sleep
+        self.asleep = asleep
 
     def run(self, task: str, *, history: Sequence[Message] = (), **options: Any) -> Outcome:
         """Work on `task` and return how it ended.
@@ -174,6 +186,9 @@ class Agent:
             case CallTools(jobs):
                 self._run_jobs(loop, jobs, done)
                 return ToolsDone(tuple(done))
+            case Wait(seconds):
+                self.sleep(seconds)
+                return Waited()
             case AskHuman():
                 answer = self.human(effect) if self.human is not None else None
                 if inspect.isawaitable(answer):
@@ -190,6 +205,9 @@ class Agent:
             case CallTools(jobs):
                 await asyncio.gather(*(self._arun_job(loop, job, done) for job in jobs))
                 return ToolsDone(tuple(done))
+            case Wait(seconds):
+                await self.asleep(seconds)
+                return Waited()
             case AskHuman() if self.human is not None:
                 answer = self.human(effect)
                 return Answered((await answer if inspect.isawaitable(answer) else answer) is True)

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from policyengine.actions import Ask, Deny, EndStep, Hint, Record, Retry, Rewrite, Stop, WindDown
+from policyengine.actions import Ask, Deny, EndStep, Hint, Record, Remedy, Retry, Rewrite, Stop, WindDown
 from policyengine.messages import ToolCall, ToolFacts, ToolResult
 
 if TYPE_CHECKING:
@@ -127,6 +127,10 @@ class RunView:
     ) -> Retry:
         """Ask the model again within the iteration, with one notice that is never stored (`<code>.retry`)."""
         return Retry(code, kind or f"{code}.retry", observed, limit, data)
+
+    def recover(self, code: str, remedy: Remedy | None = None, **data: Any) -> Retry:
+        """Repeat a request that failed, after `remedy`; a retry that the model does not hear of."""
+        return Retry(code, "", None, None, data, remedy)
 
     def end_step(
         self, code: str, kind: str = "", *, observed: float | None = None, limit: float | None = None, **data: Any

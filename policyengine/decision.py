@@ -99,7 +99,8 @@ def counted(votes: Sequence[Vote]) -> bool:
 
 
 def _advised(action: AnyAction, episode: bool) -> bool:
-    return isinstance(action, Hint | Record) or (episode and not isinstance(action, Rewrite))
+    # A rewrite and a repeated request have no message that could be a hint.
+    return isinstance(action, Hint | Record) or (episode and bool(action.kind) and not isinstance(action, Rewrite))
 
 
 def _as_hint(action: AnyAction) -> AnyAction:

@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from policyengine.actions import CONTROL, Action, AnyAction, Deny, Hint, Record, Rewrite, Stop
+from policyengine.actions import CONTROL, REMEDIES, Action, AnyAction, Deny, Hint, Record, Remedy, Retry, Rewrite, Stop
 from policyengine.context import RunView
 from policyengine.decision import Decision, Note, Vote, cap, combine, hints
 from policyengine.extension import Extension
 from policyengine.hooks import HOOKS, HookPoint
-from policyengine.messages import freeze
+from policyengine.messages import Compaction, freeze
 from policyengine.rewrite import apply_rewrite, target_of
 from policyengine.runstate import RuleErrors, RunState
 from policyengine.snapshot import Entry, PolicySnapshot
@@ -112,7 +112,7 @@ def decide(snapshot: PolicySnapshot, hook: str, votes: list[Vote]) -> Decision:
     notes = tuple(Note(rule, action.kind, render(action.kind, facts(rule, action))) for rule, action in hints(votes))
     if control is None or winner is None:
         return Decision(hook, notes=notes, votes=tuple(votes), conflicts=conflicts)
-    text = "" if isinstance(control, Rewrite) else render(control.kind, facts(winner.rule, control))
+    text = "" if isinstance(control, Rewrite) or not control.kind else render(control.kind, facts(winner.rule, control))
     return Decision(hook, control.name, control, winner.rule, winner.at, text, notes, tuple(votes), conflicts)
 
 
@@ -234,6 +234,12 @@ def _action_fault(action: Any, point: HookPoint, payload: tuple[Any, ...], exten
     fault = _field_fault(action)
     if fault:
         return fault
+    if isinstance(action, Retry) and action.remedy is not None:
+        fault = _remedy_fault(action.remedy, point)
+        if fault:
+            return fault
+    if not action.kind and not isinstance(action, Rewrite | Record) and point.name != "after_provider_error":
+        return f"a {action.name} needs the `kind` of its message"
     if action.kind and action.kind not in extension.messages:
         return f"message kind {action.kind!r} is not declared in `messages`"
     if not isinstance(action, Rewrite):
@@ -258,6 +264,25 @@ def _field_fault(action: Action) -> str:
             return f"`{name}` of an action must be a finite number, not {said}"
     if type(action.data) is not dict or not all(type(name) is str for name in action.data):
         return "`data` of an action must be a dict with texts as keys"
+    return ""
+
+
+def _remedy_fault(remedy: Any, point: HookPoint) -> str:
+    """Return what is wrong with a remedy."""
+    if type(remedy) is not Remedy:
+        return f"`remedy` must be a Remedy, not {type(remedy).__name__}"
+    if point.name != "after_provider_error":
+        return "a remedy belongs to after_provider_error"
+    if remedy.name not in REMEDIES:
+        return f"there is no remedy {str(remedy.name)[:40]!r} (there are: {', '.join(REMEDIES)})"
+    if not _is_number(remedy.wait_s) or remedy.wait_s < 0 or type(remedy.model) is not str:
+        return "`wait_s` of a remedy must be a number of seconds, `model` a text"
+    if remedy.name == "fallback_model" and not remedy.model:
+        return "the remedy `fallback_model` needs a `model`"
+    if remedy.name == "reduce_max_tokens" and (type(remedy.max_tokens) is not int or remedy.max_tokens < 1):
+        return "the remedy `reduce_max_tokens` needs `max_tokens` above 0"
+    if remedy.compaction is not None and type(remedy.compaction) is not Compaction:
+        return "`compaction` of a remedy must be a Compaction"
     return ""
 
 

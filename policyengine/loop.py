@@ -10,18 +10,42 @@ call of an assistant message is answered directly after it, and notes only follo
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from policyengine.actions import Ask, Deny, EndStep, Retry, Stop, WindDown
+from policyengine.actions import Ask, Deny, EndStep, Remedy, Retry, Stop, WindDown
 from policyengine.decision import Decision, Note
 from policyengine.draft import Draft, check_calls, corrected, repair_notice
 from policyengine.errors import UsageError
 from policyengine.history import build as history
+from policyengine.history.compact import PER_TOKEN, Cut, part_to_summarise, plan_cut, shortened
+from policyengine.history.reasoning import pass_reasoning
 from policyengine.jsontext import encode
+from policyengine.loopstate import (
+    Answered,
+    AskHuman,
+    Begin,
+    CallModel,
+    CallTools,
+    Cancelled,
+    Effect,
+    Event,
+    Finish,
+    Loop,
+    LoopState,
+    Pending,
+    RequestFailed,
+    Responded,
+    ToolJob,
+    ToolsDone,
+    Wait,
+    Waited,
+)
 from policyengine.messages import (
     Batch,
+    Compaction,
     HistoryWarning,
     Message,
     ModelRequest,
@@ -35,150 +59,20 @@ from policyengine.messages import (
 from policyengine.outcome import FailedAttempt, Outcome, OutcomeStatus
 from policyengine.parsing.forms import examples_of
 from policyengine.parsing.guess import as_parsed, settle_guess
-from policyengine.parsing.parse import parse_response
+from policyengine.parsing.parse import CUT_REASONS, parse_response
 from policyengine.parsing.verdict import WARNING_KINDS, Verdict
 from policyengine.policy.model import Parsing
+from policyengine.providers.errors.overflow import find_silent_overflow
+from policyengine.remedies import CHANGES
+from policyengine.responses import visible_text
 from policyengine.results.envelope import tool_result_envelope
-from policyengine.run import Run
 from policyengine.runstate import StopReason
-
-Phase = Literal["new", "model", "tools", "human", "done"]
 
 KEPT_ATTEMPTS = 20
 """How many failed attempts an outcome holds; the journal holds all."""
 
-
-class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Event: start working on a task."""
-
-    task: str
-
-
-class Responded(msgspec.Struct, frozen=True, tag=True):
-    """Event: the model answered."""
-
-    response: ModelResponse
-
-
-class RequestFailed(msgspec.Struct, frozen=True, tag=True):
-    """Event: the request failed."""
-
-    error: ProviderError
-
-
-class ToolsDone(msgspec.Struct, frozen=True, tag=True):
-    """Event: the calls of `CallTools` ended, in any order."""
-
-    results: tuple[ToolResult, ...]
-
-
-class Answered(msgspec.Struct, frozen=True, tag=True):
-    """Event: a human answered `AskHuman`: whether the calls asked about may run."""
-
-    approved: bool
-
-
-class Cancelled(msgspec.Struct, frozen=True, tag=True):
-    """Event: the driver gives the run up, because the caller wants it (`cancelled`) or because it crashed (`failed`).
-
-    `finished` are the results of calls that had ended by then; of the other calls that were running nobody knows
-    whether they took effect.
-    """
-
-    why: str = "cancelled"
-    finished: tuple[ToolResult, ...] = ()
-    status: Literal["cancelled", "failed"] = "cancelled"
-
-
-Event = Begin | Responded | RequestFailed | ToolsDone | Answered | Cancelled
-
-
-class CallModel(msgspec.Struct, frozen=True, tag=True):
-    """Effect: send this request."""
-
-    request: ModelRequest
-
-
-class ToolJob(msgspec.Struct, frozen=True):
-    """One call to run; `timeout_s` is in seconds, `None` for no limit."""
-
-    call: ToolCall
-    timeout_s: float | None = None
-
-
-class CallTools(msgspec.Struct, frozen=True, tag=True):
-    """Effect: run these calls; they may run in parallel."""
-
-    jobs: tuple[ToolJob, ...]
-
-
-class AskHuman(msgspec.Struct, frozen=True, tag=True):
-    """Effect: ask a human whether these calls may run."""
-
-    calls: tuple[ToolCall, ...]
-    reason: StopReason
-
-
-class Finish(msgspec.Struct, frozen=True, tag=True):
-    """Effect: the run is over."""
-
-    outcome: Outcome
-
-
-Effect = CallModel | CallTools | AskHuman | Finish
-
-
-class Pending(msgspec.Struct):
-    """One call of the batch in work. `result` is set for a call that will not run."""
-
-    call: ToolCall
-    result: ToolResult | None = None
-    ask: bool = False
-    answered: bool = False
-
-
-class LoopState(msgspec.Struct):
-    """The loop's own plain data.
-
-    `ending` is decided but not carried out yet; `winding_down` ends the run later; `rounds` are rounds in which the
-    model answered. `draft` is a response whose arguments are being corrected, `repairs` how many requests this
-    iteration spent on that.
-    """
-
-    phase: Phase = "new"
-    protocol: Literal["native", "text"] = "native"
-    model: str = ""
-    tools: tuple[ToolSpec, ...] = ()
-    messages: list[Message] = []
-    attempt: int = 0
-    aside: tuple[Message, ...] = ()
-    changes: ModelRequest | None = None
-    draft: Draft | None = None
-    repairs: int = 0
-    recovered: bool = False
-    failed: list[FailedAttempt] = []
-    last_text: str = ""
-    pending: list[Pending] = []
-    ending: StopReason | None = None
-    winding_down: StopReason | None = None
-    wound_after: int = 0
-    refusals_left: int = 0
-    asking: StopReason | None = None
-    rounds: int = 0
-    executed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    outcome: Outcome | None = None
-
-
-class Loop:
-    """A run together with the loop's state. Construct it through `Agent`, or from a saved run."""
-
-    __slots__ = ("run", "state")
-
-    def __init__(self, run: Run, state: LoopState) -> None:
-        self.run = run
-        self.state = state
+MAX_RECOVERIES = 12
+"""How often an iteration may deal with a failed request; a rule that never gives up must not keep the run alive."""
 
 
 def advance(loop: Loop, event: Event) -> Effect:
@@ -199,6 +93,8 @@ def advance(loop: Loop, event: Event) -> Effect:
             return _failed(loop, event.error)
         case ToolsDone() if phase == "tools":
             return _tools_done(loop, event.results)
+        case Waited() if phase == "waiting":
+            return _request(loop)
         case Answered() if phase == "human":
             return _answered(loop, event.approved is True)
     raise UsageError(f"event {type(event).__name__} does not fit phase {phase!r}")
@@ -216,6 +112,8 @@ def effect_now(loop: Loop) -> Effect:
             return _run_tools(loop)
         case "human":
             return _ask(loop)
+        case "waiting":
+            return Wait(loop.state.wait_s)
         case "done" if loop.state.outcome is not None:
             return Finish(loop.state.outcome)
     raise UsageError("the run has not begun: send Begin")
@@ -242,9 +140,9 @@ def _next_iteration(loop: Loop) -> Effect:
     if state.winding_down is not None and state.refusals_left <= 0:
         return _finish(loop, "stopped", state.winding_down)
     loop.run.begin_iteration()
-    state.attempt = 0
-    state.repairs = 0
+    state.attempt = state.asked_again = state.repairs = state.recoveries = 0
     state.aside = ()
+    state.failing = None
     return _request(loop)
 
 
@@ -253,23 +151,51 @@ def _request(loop: Loop, *, judged: bool = False) -> Effect:
     state = loop.state
     _flush_notes(loop)
     if judged:
-        return CallModel(_build(state) if state.draft is None else _repair_request(loop, state.draft))
+        return CallModel(_open_request(loop))
     state.changes = None
     state.attempt += 1
-    decision = loop.run.before_model_call(_build(state))
+    decision = loop.run.before_model_call(_build(loop))
     if _ends(decision):
         return _end_now(loop, loop.run.stopped(decision))
     if isinstance(decision.control, WindDown):
         _wind_down(loop, loop.run.stopped(decision), loop.run.state.iteration - 1)
     _flush_notes(loop)
+    wanted = decision.changed.compaction if decision.changed is not None else None
+    if wanted is not None and state.compacted_in != loop.run.state.iteration:
+        shorter = _compact(loop, wanted)
+        if shorter is not None:
+            return shorter
     state.phase = "model"
     state.changes = decision.changed
-    return CallModel(_build(state))
+    return CallModel(_build(loop))
 
 
-def _build(state: LoopState) -> ModelRequest:
+def _build(loop: Loop) -> ModelRequest:
+    state = loop.state
     source = state.changes or state
-    return ModelRequest((*state.messages, *state.aside), source.tools, state.attempt, "main", source.model)
+    messages = (*_passed(loop, state.messages), *state.aside)
+    return ModelRequest(
+        messages,
+        source.tools,
+        state.attempt,
+        "main",
+        source.model,
+        max_tokens=state.max_tokens,
+        thinking=state.thinking,
+    )
+
+
+def _passed(loop: Loop, messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages with the reasoning that the model's rule passes on."""
+    return pass_reasoning(messages, loop.run.snapshot.policy.model(loop.state.model).reasoning)
+
+
+def _open_request(loop: Loop) -> ModelRequest:
+    """Return the request that was sent and not answered yet."""
+    state = loop.state
+    if state.compacting is not None:
+        return _summary_request(loop, state.compacting)
+    return _build(loop) if state.draft is None else _repair_request(loop, state.draft)
 
 
 def _offered(state: LoopState) -> tuple[ToolSpec, ...]:
@@ -278,14 +204,23 @@ def _offered(state: LoopState) -> tuple[ToolSpec, ...]:
 
 
 def _responded(loop: Loop, response: ModelResponse) -> Effect:
-    """A response came: let it be judged, read it, and let the reading be judged."""
-    state, run = loop.state, loop.run
-    state.rounds = run.state.iteration
+    """A response came: count it, and hand it to whoever asked for it."""
+    state = loop.state
+    state.rounds = loop.run.state.iteration
     if response.usage is not None:
         state.prompt_tokens += response.usage.prompt_tokens or 0
         state.completion_tokens += response.usage.completion_tokens or 0
+    if state.compacting is not None:
+        return _summarised(loop, response, state.compacting)
     if state.draft is not None:
         return _repaired(loop, response)
+    hidden = _silent_overflow(loop, response)
+    return _judged_response(loop, response) if hidden is None else _failed(loop, hidden)
+
+
+def _judged_response(loop: Loop, response: ModelResponse) -> Effect:
+    """Let a response be judged, read it, and let the reading be judged."""
+    state, run = loop.state, loop.run
     response = history.with_ids(response, run.state.iteration)
     seen = run.after_model_response(response)
     if _ends(seen):
@@ -369,7 +304,7 @@ def _check_arguments(loop: Loop, draft: Draft) -> Effect:
     draft = check_calls(draft, {tool.name: tool for tool in _offered(state)}, settings.arguments)
     if draft.invalid and state.repairs < settings.repair_calls:
         return _ask_for_repair(loop, draft)
-    if draft.invalid and state.attempt <= settings.max_retry:
+    if draft.invalid and state.asked_again < settings.max_retry:
         call, hint = draft.first_invalid()
         notice = run.snapshot.templates.render("call.invalid_arguments", {"tool": call.name, "problem": hint})
         return _ask_again(loop, draft.response, HistoryWarning("invalid_arguments", notice, {"problem": hint}))
@@ -397,7 +332,7 @@ def _repair_request(loop: Loop, draft: Draft) -> ModelRequest:
     call, hint = draft.first_invalid()
     notice = repair_notice(loop.run.snapshot.templates, call, hint)
     tools = tuple(tool for tool in _offered(state) if tool.name == call.name)
-    messages = (*state.messages, history.note(notice, "repair"))
+    messages = (*_passed(loop, state.messages), history.note(notice, "repair"))
     return ModelRequest(messages, tools, state.attempt, "repair", state.model, call.name)
 
 
@@ -421,7 +356,7 @@ def _answer(loop: Loop, text: str) -> Effect:
 
 def _retry(loop: Loop, response: ModelResponse, notice: str) -> Effect:
     """Ask again within the iteration; once the cap is reached, the response is unusable."""
-    if loop.state.attempt > _parsing(loop, response).max_retry:
+    if loop.state.asked_again >= _parsing(loop, response).max_retry:
         return _unusable(loop, response, "misformat", _problem(loop, response, "retries_exhausted"))
     return _ask_again(loop, response, HistoryWarning("retry", notice))
 
@@ -433,7 +368,7 @@ def _unreadable(loop: Loop, response: ModelResponse, verdict: Verdict) -> Effect
     the whole history instead of in its place.
     """
     kind, data = WARNING_KINDS[verdict.kind], _problem(loop, response, verdict.reason)
-    if loop.state.attempt > _parsing(loop, response).max_retry:
+    if loop.state.asked_again >= _parsing(loop, response).max_retry:
         return _unusable(loop, response, kind, data)
     variables = {"protocol": loop.state.protocol, "forms": (), **data}
     notice = loop.run.snapshot.templates.render(f"warning.{kind}", variables)
@@ -446,6 +381,7 @@ def _ask_again(loop: Loop, response: ModelResponse, problem: HistoryWarning) -> 
     iteration, purpose = loop.run.state.iteration, "main" if state.draft is None else "repair"
     state.failed.append(FailedAttempt(iteration, state.attempt, purpose, problem.kind, problem.data, response))
     del state.failed[:-KEPT_ATTEMPTS]
+    state.asked_again += 1
     state.aside = tuple(history.unusable(response, state.protocol, problem))
     return _request(loop)
 
@@ -600,6 +536,122 @@ def _end_iteration(loop: Loop, calls: int, usable: bool) -> Effect:
     return _next_iteration(loop)
 
 
+# ---- requests that fail, and histories that are too long
+
+
+def _failed(loop: Loop, error: ProviderError) -> Effect:
+    """Ask the rules what to do about a failed request; without an opinion the run ends as failed."""
+    state = loop.state
+    if state.compacting is not None:
+        return _not_summarised(loop)
+    draft, state.draft = state.draft, None
+    if draft is not None:  # no correction is to be had: the calls are refused as they are
+        state.messages.append(history.assistant(draft.response, state.protocol))
+        return _judge_batch(loop, draft)
+    decision = loop.run.after_provider_error(error)
+    if _ends(decision):
+        return _end_now(loop, loop.run.stopped(decision))
+    if isinstance(decision.control, Retry) and state.recoveries < MAX_RECOVERIES:
+        state.recoveries += 1
+        return _recover(loop, error, decision.control.remedy)
+    return _finish(loop, "failed", None, error=f"{error.code}: {error.message}")
+
+
+def _recover(loop: Loop, error: ProviderError, remedy: Remedy | None) -> Effect:
+    """Carry out a remedy and send the request again; if it changes nothing, the rules are asked again."""
+    state = loop.state
+    changed = True
+    match remedy:
+        case None:
+            pass
+        case Remedy(name="wait"):
+            state.phase = "waiting"
+            state.wait_s = remedy.wait_s
+            return Wait(remedy.wait_s)
+        case Remedy(name="compact"):
+            state.failing = error
+            return _compact(loop, remedy.compaction or Compaction()) or _failed(loop, error)
+        case Remedy(name="fallback_model"):
+            changed = state.model != remedy.model
+            state.model = remedy.model
+        case Remedy(name="reduce_max_tokens"):
+            changed = state.max_tokens is None or (remedy.max_tokens or 0) < state.max_tokens
+            state.max_tokens = remedy.max_tokens
+        case Remedy(name="disable_thinking"):
+            changed, state.thinking = state.thinking, False
+        case _:
+            new = CHANGES[remedy.name](state.messages)
+            changed = new != state.messages
+            state.messages = new
+            state.size.reset()
+    return _request(loop) if changed else _failed(loop, error)
+
+
+def _silent_overflow(loop: Loop, response: ModelResponse) -> ProviderError | None:
+    """Return the overflow that a response hides: most of the prompt was dropped, or no room left for an answer."""
+    state = loop.state
+    window = loop.run.snapshot.policy.model(response.model or state.model).window
+    if window is None and response.usage is None:
+        return None
+    estimate = state.size.update(state.messages) // PER_TOKEN
+    return find_silent_overflow(response, estimated_prompt_tokens=estimate, context_window=window)
+
+
+def _compact(loop: Loop, how: Compaction) -> Effect | None:
+    """Shorten the history and go on; `None` if there is nothing that could go."""
+    state, run = loop.state, loop.run
+    state.compacted_in = run.state.iteration
+    cut = plan_cut(state.messages, how.keep)
+    if cut is None:
+        return None
+    if how.strategy == "slide":
+        return _shorten(loop, cut, run.snapshot.templates.render("compaction.dropped", {}))
+    decision = run.before_model_call(_summary_request(loop, cut))
+    if _ends(decision):
+        return _end_now(loop, run.stopped(decision))
+    state.compacting = cut
+    state.phase = "model"
+    return CallModel(_summary_request(loop, cut))
+
+
+def _summary_request(loop: Loop, cut: Cut) -> ModelRequest:
+    state = loop.state
+    notice = loop.run.snapshot.templates.render("compaction.request", {})
+    old = _passed(loop, part_to_summarise(state.messages, cut))
+    messages = (*old, history.note(notice, "compaction"))
+    return ModelRequest(messages, (), state.attempt, "summary", state.model, max_tokens=state.max_tokens)
+
+
+def _summarised(loop: Loop, response: ModelResponse, cut: Cut) -> Effect:
+    """Put the summary in the place of what it stands for; without one the history stays as it is, to the letter."""
+    seen = loop.run.after_model_response(response)
+    if _ends(seen):
+        loop.state.compacting = None
+        return _end_now(loop, loop.run.stopped(seen))
+    summary = visible_text(response)
+    if not summary or response.tool_calls or response.finish_reason in CUT_REASONS:
+        return _not_summarised(loop)
+    loop.state.compacting = None
+    heading = loop.run.snapshot.templates.render("compaction.heading", {})
+    return _shorten(loop, cut, f"{heading}\n{summary}")
+
+
+def _shorten(loop: Loop, cut: Cut, instead: str) -> Effect:
+    state = loop.state
+    state.messages = shortened(state.messages, cut, loop.run.state.task, instead)
+    state.size.reset()
+    state.failing = None
+    return _request(loop)
+
+
+def _not_summarised(loop: Loop) -> Effect:
+    """Go on without a summary: the failure that asked for one goes back to the rules, else the request is sent."""
+    state = loop.state
+    state.compacting = None
+    error, state.failing = state.failing, None
+    return _request(loop) if error is None else _failed(loop, error)
+
+
 # ---- endings
 
 
@@ -635,19 +687,6 @@ def _unused(loop: Loop, response: ModelResponse, reason: StopReason) -> Effect:
 def _end_now(loop: Loop, reason: StopReason) -> Effect:
     status: OutcomeStatus = "waiting" if reason.action == "hand_over" else "stopped"
     return _finish(loop, status, reason)
-
-
-def _failed(loop: Loop, error: ProviderError) -> Effect:
-    draft, loop.state.draft = loop.state.draft, None
-    if draft is not None:  # no correction is to be had: the calls are refused as they are
-        loop.state.messages.append(history.assistant(draft.response, loop.state.protocol))
-        return _judge_batch(loop, draft)
-    decision = loop.run.after_provider_error(error)
-    if _ends(decision):
-        return _end_now(loop, loop.run.stopped(decision))
-    if isinstance(decision.control, Retry):
-        return _request(loop)
-    return _finish(loop, "failed", None, error=f"{error.code}: {error.message}")
 
 
 def _cancel(loop: Loop, event: Cancelled) -> Effect:

@@ -15,7 +15,7 @@ from policyengine.jsontext import finite
 from policyengine.messages import ModelRequest, ToolCall, ToolResult
 from policyengine.parsing.verdict import Verdict
 
-REQUEST_FIELDS = ("tools", "model")
+REQUEST_FIELDS = ("tools", "model", "compaction")
 RESULT_FIELDS = ("text", "status", "error", "exit_code")
 MAX_DEPTH = 100
 """How deep the values of a rewrite may be nested."""
@@ -29,7 +29,7 @@ def target_of(hook: str, payload: tuple[Any, ...]) -> Any:
 def apply_rewrite(value: Any, rewrite: Rewrite) -> Any:
     """Return `value` with the fields named in `rewrite.changes` replaced.
 
-    Of a tool call only `args` (a mapping) may be replaced, of a request `tools` and `model`, of a result
+    Of a tool call only `args` (a mapping) may be replaced, of a request `tools`, `model` and `compaction`, of a result
     everything but its id and duration; a verdict is replaced as a whole (`verdict`) or by field. New values are
     copied, and read-only views in them become plain data again.
 

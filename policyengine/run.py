@@ -331,7 +331,9 @@ class Run:
 
     def _carry_out(self, decision: Decision, target: Any) -> Decision:
         """Count, queue and apply what a decision brings beside its control action."""
-        if isinstance(decision.control, Deny | Retry) or (decision.notes and counted(decision.votes)):
+        # A request that is repeated after a failure is nothing that reaches the model.
+        told = isinstance(decision.control, Deny | Retry) and decision.hook != "after_provider_error"
+        if told or (decision.notes and counted(decision.votes)):
             decision = self._count_intervention(decision)
         if decision.notes:
             self.state.notes = [*self.state.notes, *decision.notes]

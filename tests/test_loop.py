@@ -27,7 +27,8 @@ from policyengine import (
     hookimpl,
     say,
 )
-from policyengine.loop import Answered, Begin, Cancelled, Finish, Loop, LoopState, Responded, ToolsDone, advance
+from policyengine.loop import advance
+from policyengine.loopstate import Answered, Begin, Cancelled, Finish, Loop, LoopState, Responded, ToolsDone
 from policyengine.providers.scripted import ScriptedModel, answer_text
 from policyengine.script import Script
 from policyengine.testing import ListedRegistry, ManualClock, assert_valid, play, policy, rule

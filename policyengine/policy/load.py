@@ -26,7 +26,7 @@ from policyengine.policy.defaults import fill
 from policyengine.policy.durations import seconds
 from policyengine.policy.files import LayerFile, Reader
 from policyengine.policy.layers import Merged, provenance
-from policyengine.policy.model import Interventions, Log, Parsing, Policy, Reload, Rule
+from policyengine.policy.model import Interventions, Log, ModelFacts, Parsing, Policy, Reload, Rule
 from policyengine.policy.nodes import Node, Sources, mapping
 from policyengine.policy.problems import Position, Problem, in_order
 from policyengine.policy.rules import RuleReader, in_run_order, texts
@@ -193,7 +193,7 @@ class _Checker:
             tool_results=data["tool_results"],
             language=data["language"],
             parsing=Parsing(**_parsing(data["parsing"])),
-            models=tuple((name, _parsing(settings.get("parsing", {}))) for name, settings in data["models"].items()),
+            models=tuple((name, _model(facts)) for name, facts in data["models"].items()),
             interventions=Interventions(
                 data["interventions"]["max"],
                 data["interventions"]["then"],
@@ -349,6 +349,10 @@ def _parsing(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "forms" in given:
         given["forms"] = tuple(Form(**form) for form in given["forms"])
     return given
+
+
+def _model(facts: Mapping[str, Any]) -> ModelFacts:
+    return ModelFacts(**{**facts, "parsing": _parsing(facts.get("parsing", {}))})
 
 
 def _seconds(text: str) -> float:

@@ -86,6 +86,22 @@ class Parsing(msgspec.Struct, frozen=True, omit_defaults=True):
     forms: tuple[Form, ...] = ()
 
 
+class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the policy says about the models that match one pattern under `models:`.
+
+    `parsing` holds the settings that differ from the general ones. `window` is the context window in tokens, input and
+    output together. `reasoning` says which reasoning fields of earlier responses go back to the provider: all as they
+    came (`replay`), those of responses with calls (`with_calls`), or none (`drop`).
+    """
+
+    parsing: dict[str, Any] = {}
+    window: int | None = None
+    reasoning: Literal["replay", "with_calls", "drop"] = "replay"
+
+
+UNKNOWN_MODEL = ModelFacts()
+
+
 class Interventions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Cap on the engine's own hints, denies and retries per run; `then` is what the next one becomes."""
 
@@ -112,7 +128,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `files` are all files it was read from (shipped ones as `policy:NAME`), with `digest` the SHA-256 over their
     content. `tool_results` says whether the model reads a result as its text, or as one JSON envelope that has the
-    same shape for success and every failure. `models` are settings of parsing by model pattern. `provenance` maps
+    same shape for success and every failure. `models` are facts and settings by model pattern. `provenance` maps
     every dotted key path to its layers, lowest first; the last one is in force.
     `warnings` did not prevent loading.
     """
@@ -126,7 +142,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_results: Literal["text", "envelope"] = "text"
     language: str = "en"
     parsing: Parsing = Parsing()
-    models: tuple[tuple[str, dict[str, Any]], ...] = ()
+    models: tuple[tuple[str, ModelFacts], ...] = ()
     interventions: Interventions = Interventions()
     wind_down_rounds: int = 2
     prompts: tuple[str, ...] = ()
@@ -139,10 +155,12 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def parsing_of(self, model: str) -> Parsing:
         """Return the settings of parsing for a model: those of the first pattern under `models:` that matches."""
-        for pattern, settings in self.models:
-            if fnmatchcase(model, pattern):
-                return msgspec.structs.replace(self.parsing, **settings)
-        return self.parsing
+        settings = self.model(model).parsing
+        return msgspec.structs.replace(self.parsing, **settings) if settings else self.parsing
+
+    def model(self, name: str) -> ModelFacts:
+        """Return what is said about a model: under the first pattern of `models:` that matches."""
+        return next((facts for pattern, facts in self.models if fnmatchcase(name, pattern)), UNKNOWN_MODEL)
 
     def tool(self, name: str) -> ToolFacts:
         """Return the facts about a tool: an exact entry first, then the first pattern that matches."""

@@ -119,7 +119,11 @@ SETTINGS: Schema = {
         "keysrules": {"type": "string", "minlength": 1, "maxlength": 200},
         "valuesrules": {
             "type": "dict",
-            "schema": {"parsing": {"type": "dict", "schema": {name: rule for name, (rule, _) in PARSING.items()}}},
+            "schema": {
+                "parsing": {"type": "dict", "schema": {name: rule for name, (rule, _) in PARSING.items()}},
+                "window": {"type": "integer", "min": 256, "max": 100_000_000},
+                "reasoning": {"type": "string", "allowed": ["replay", "with_calls", "drop"]},
+            },
         },
     },
     "interventions": {
@@ -195,7 +199,6 @@ OVERLAY: Schema = {**OVERLAY_HEADER, **SETTINGS}
 LATER: tuple[tuple[str, ...], ...] = (
     ("exceptions",),
     ("kill_switch",),
-    ("models", "*", "reasoning"),
     ("extensions", "*", "locked"),
     ("extensions", "*", "rollout"),
     ("reload", "max_staleness"),

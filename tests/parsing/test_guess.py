@@ -6,7 +6,7 @@ import pytest
 
 from policyengine import Agent, Engine, ToolFacts, Verdict, batch, say
 from policyengine.parsing import settle_guess
-from policyengine.policy.model import Parsing
+from policyengine.policy.model import ModelFacts, Parsing
 from policyengine.providers.scripted import ScriptedModel
 from policyengine.script import Script, ScriptedCall
 from policyengine.testing import ListedRegistry, policy
@@ -97,6 +97,6 @@ def test_a_fenced_request_runs_where_the_policy_allows_fences():
 
 
 def test_a_model_may_have_its_own_mode():
-    made = policy(models=(("scr*", {"mode": "repair", "text_fallback": True}),), tools=(("look", ToolFacts("read")),))
+    made = policy(models=(("scr*", ModelFacts({"mode": "repair", "text_fallback": True})),), tools=(("look", ToolFacts("read")),))
     model = ScriptedModel(Script("t", (say(READ), say("done"))))
     assert Agent(Engine(made, registry=ListedRegistry()), model, [look, send]).run("task").executed == 1

@@ -329,7 +329,7 @@ def test_a_rule_may_be_an_empty_mapping_and_uses_its_id(load: Load) -> None:
         ("exceptions: [{rule: x}]", "S212", "4:1", "exceptions", "not supported yet"),
         ("kill_switch: true", "S212", "4:1", "kill_switch", "not supported yet"),
         ("kill_switch: {$env: X, default: false}", "S212", "4:15", "kill_switch.$env", "not supported yet"),
-        ("models: {x: {reasoning: replay}}", "S212", "4:14", "models.x.reasoning", "not supported yet"),
+        ("models: {x: {reasoning: reply}}", "S202", "4:25", "models.x.reasoning", "replay"),
         ("models: {x: {parsing: {mode: loose}}}", "S202", "4:30", "models.x.parsing.mode", "allowed: strict"),
         ("models: {x: {parsing: {max_retries: 1}}}", "S204", "4:24", "models.x.parsing.max_retries", "max_retry"),
         ("reload: {max_staleness: 24h}", "S212", "4:10", "reload.max_staleness", "not supported yet"),

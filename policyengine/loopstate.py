@@ -1,0 +1,178 @@
+"""What the loop is told, what it answers, and what it remembers: plain data.
+
+Knows: the events, the effects, the state of a run under way.
+Must not know: how one leads to the other (`loop`), who performs effects (`agent`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from policyengine.draft import Draft
+from policyengine.history.compact import Cut, Size
+from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolCall, ToolResult, ToolSpec
+from policyengine.outcome import FailedAttempt, Outcome
+from policyengine.run import Run
+from policyengine.runstate import StopReason
+
+Phase = Literal["new", "model", "tools", "waiting", "human", "done"]
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """Event: start working on a task."""
+
+    task: str
+
+
+class Responded(msgspec.Struct, frozen=True, tag=True):
+    """Event: the model answered."""
+
+    response: ModelResponse
+
+
+class RequestFailed(msgspec.Struct, frozen=True, tag=True):
+    """Event: the request failed."""
+
+    error: ProviderError
+
+
+class ToolsDone(msgspec.Struct, frozen=True, tag=True):
+    """Event: the calls of `CallTools` ended, in any order."""
+
+    results: tuple[ToolResult, ...]
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """Event: a human answered `AskHuman`: whether the calls asked about may run."""
+
+    approved: bool
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag=True):
+    """Event: the driver gives the run up, because the caller wants it (`cancelled`) or because it crashed (`failed`).
+
+    `finished` are the results of calls that had ended by then; of the other calls that were running nobody knows
+    whether they took effect.
+    """
+
+    why: str = "cancelled"
+    finished: tuple[ToolResult, ...] = ()
+    status: Literal["cancelled", "failed"] = "cancelled"
+
+
+class Waited(msgspec.Struct, frozen=True, tag=True):
+    """Event: the time of `Wait` is over."""
+
+
+Event = Begin | Responded | RequestFailed | ToolsDone | Answered | Waited | Cancelled
+
+
+class CallModel(msgspec.Struct, frozen=True, tag=True):
+    """Effect: send this request."""
+
+    request: ModelRequest
+
+
+class ToolJob(msgspec.Struct, frozen=True):
+    """One call to run; `timeout_s` is in seconds, `None` for no limit."""
+
+    call: ToolCall
+    timeout_s: float | None = None
+
+
+class CallTools(msgspec.Struct, frozen=True, tag=True):
+    """Effect: run these calls; they may run in parallel."""
+
+    jobs: tuple[ToolJob, ...]
+
+
+class Wait(msgspec.Struct, frozen=True, tag=True):
+    """Effect: do nothing for so many seconds, then send `Waited`."""
+
+    seconds: float
+
+
+class AskHuman(msgspec.Struct, frozen=True, tag=True):
+    """Effect: ask a human whether these calls may run."""
+
+    calls: tuple[ToolCall, ...]
+    reason: StopReason
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True):
+    """Effect: the run is over."""
+
+    outcome: Outcome
+
+
+Effect = CallModel | CallTools | Wait | AskHuman | Finish
+
+
+class Pending(msgspec.Struct):
+    """One call of the batch in work. `result` is set for a call that will not run."""
+
+    call: ToolCall
+    result: ToolResult | None = None
+    ask: bool = False
+    answered: bool = False
+
+
+class LoopState(msgspec.Struct):
+    """The loop's own plain data.
+
+    `ending` is decided but not carried out yet; `winding_down` ends the run later; `rounds` are rounds in which the
+    model answered. `aside` goes with the next request and is never stored: the attempt that failed, and what was wrong
+    with it; `asked_again` counts such attempts in this iteration. `draft` is a response whose arguments are being
+    corrected, `repairs` how many requests this iteration spent on that. `recovered` says that the last call was one
+    that had to be found amid prose.
+
+    `model`, `max_tokens` and `thinking` are those of the next request; remedies change them. `recoveries` counts what
+    was done about failed requests in this iteration, `failing` is the failure that is being dealt with, `wait_s` how
+    long to wait. `compacting` is a summary that was asked for, `compacted_in` the iteration of the latest one.
+    """
+
+    phase: Phase = "new"
+    protocol: Literal["native", "text"] = "native"
+    model: str = ""
+    max_tokens: int | None = None
+    thinking: bool = True
+    tools: tuple[ToolSpec, ...] = ()
+    messages: list[Message] = []
+    attempt: int = 0
+    asked_again: int = 0
+    aside: tuple[Message, ...] = ()
+    changes: ModelRequest | None = None
+    draft: Draft | None = None
+    repairs: int = 0
+    recovered: bool = False
+    failed: list[FailedAttempt] = []
+    recoveries: int = 0
+    failing: ProviderError | None = None
+    wait_s: float = 0.0
+    compacting: Cut | None = None
+    compacted_in: int = 0
+    size: Size = msgspec.field(default_factory=Size)
+    last_text: str = ""
+    pending: list[Pending] = []
+    ending: StopReason | None = None
+    winding_down: StopReason | None = None
+    wound_after: int = 0
+    refusals_left: int = 0
+    asking: StopReason | None = None
+    rounds: int = 0
+    executed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    outcome: Outcome | None = None
+
+
+class Loop:
+    """A run together with the loop's state. Construct it through `Agent`, or from a saved run."""
+
+    __slots__ = ("run", "state")
+
+    def __init__(self, run: Run, state: LoopState) -> None:
+        self.run = run
+        self.state = state
