@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from policyengine.hooks import HOOKS, hookimpl
     from policyengine.identity import call_identity, masked_fingerprint, raw_fingerprint
     from policyengine.ladder import RUNGS, Ladder, ladder_option, ladder_problems
+    from policyengine.mailbox import Mailbox
     from policyengine.messages import (
         Batch,
         Compaction,
@@ -53,8 +54,9 @@ if TYPE_CHECKING:
         ToolSpec,
         Usage,
     )
-    from policyengine.outcome import FailedAttempt, Outcome
+    from policyengine.outcome import FailedAttempt, Outcome, PeerMessage
     from policyengine.parsing import Form, Verdict, parse_response
+    from policyengine.plans import Plan, Step
     from policyengine.policy.durations import seconds
     from policyengine.providers.errors import classify_provider_error, find_silent_overflow
     from policyengine.responses import ClassifiedResponse, classify_response
@@ -97,6 +99,7 @@ _HOMES = {
     "HistoryWarning": "policyengine.messages",
     "Iteration": "policyengine.messages",
     "Ladder": "policyengine.ladder",
+    "Mailbox": "policyengine.mailbox",
     "Message": "policyengine.messages",
     "Model": "policyengine.agent",
     "ModelRequest": "policyengine.messages",
@@ -105,6 +108,8 @@ _HOMES = {
     "OptionProblem": "policyengine.extension",
     "Options": "policyengine.extension",
     "Outcome": "policyengine.outcome",
+    "PeerMessage": "policyengine.outcome",
+    "Plan": "policyengine.plans",
     "PolicyEngineError": "policyengine.errors",
     "Proof": "policyengine.extension",
     "ProviderError": "policyengine.messages",
@@ -119,6 +124,7 @@ _HOMES = {
     "RunView": "policyengine.context",
     "Script": "policyengine.script",
     "ScriptedCall": "policyengine.script",
+    "Step": "policyengine.plans",
     "Stop": "policyengine.actions",
     "StopReason": "policyengine.runstate",
     "Tool": "policyengine.toolset",
@@ -192,6 +198,7 @@ __all__ = [
     "HistoryWarning",
     "Iteration",
     "Ladder",
+    "Mailbox",
     "Message",
     "Model",
     "ModelRequest",
@@ -200,6 +207,8 @@ __all__ = [
     "OptionProblem",
     "Options",
     "Outcome",
+    "PeerMessage",
+    "Plan",
     "PolicyEngineError",
     "Proof",
     "ProviderError",
@@ -213,6 +222,7 @@ __all__ = [
     "RunView",
     "Script",
     "ScriptedCall",
+    "Step",
     "Stop",
     "StopReason",
     "Tool",

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextvars import copy_context
 from functools import partial
 from time import monotonic
 from typing import Any, Literal, Protocol
@@ -40,9 +41,13 @@ from policyengine.loopstate import (
     Wait,
     Waited,
 )
+from policyengine.mailbox import Mailbox
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolResult
 from policyengine.outcome import Outcome
 from policyengine.parsing.forms import examples_of
+from policyengine.plans.plan import Plan
+from policyengine.protocols import PROTOCOLS, check_choice
+from policyengine.subagent import agent_tool, running
 from policyengine.toolset import Tool, Toolset, as_tools, failure_of, result_of, timeout_of
 
 
@@ -98,26 +103,51 @@ class Agent:
         self.sleep = sleep
         self.asleep = asleep
 
-    def run(self, task: str, *, history: Sequence[Message] = (), **options: Any) -> Outcome:
+    def run(
+        self,
+        task: str,
+        *,
+        history: Sequence[Message] = (),
+        plan: Plan | None = None,
+        mailbox: Mailbox | None = None,
+        **options: Any,
+    ) -> Outcome:
         """Work on `task` and return how it ended.
 
-        `history` are the messages of earlier runs of the conversation (`Outcome.messages`); `options` are those of
-        `Engine.start_run`.
+        `history` are the messages of earlier runs of the conversation (`Outcome.messages`); with a `plan` the run
+        follows it whatever the policy says about plans; `mailbox` is where peers leave messages. `options` are those
+        of `Engine.start_run`.
         """
-        return self.drive(self.start(history, **options), Begin(task))
+        return self.drive(self.start(history, **options), Begin(task, plan), mailbox)
 
-    async def arun(self, task: str, *, history: Sequence[Message] = (), **options: Any) -> Outcome:
+    async def arun(
+        self,
+        task: str,
+        *,
+        history: Sequence[Message] = (),
+        plan: Plan | None = None,
+        mailbox: Mailbox | None = None,
+        **options: Any,
+    ) -> Outcome:
         """Work on `task` with asyncio: calls of one batch run concurrently."""
-        return await self.adrive(self.start(history, **options), Begin(task))
+        return await self.adrive(self.start(history, **options), Begin(task, plan), mailbox)
+
+    def as_tool(self, name: str, description: str, *, shared: bool = True) -> Tool:
+        """Return this agent as a tool of another one: it takes a `task` and answers with the outcome.
+
+        A sub-agent that is stopped answers with an error, and the parent goes on. With `shared` its rules share the
+        state of scope `conversation` with the parent's rules of the same id, budgets included.
+        """
+        return agent_tool(self, name, description, shared=shared)
 
     def start(self, history: Sequence[Message] = (), **options: Any) -> Loop:
         """Return a loop that has not begun, with the system prompt (or `history`) as its messages.
 
         A `protocol` among the options overrides the policy's.
         """
-        protocol: Literal["native", "text"] = "native"
-        if options.pop("protocol", self.engine.snapshot.policy.protocol) == "text":
-            protocol = "text"
+        wanted = options.pop("protocol", self.engine.snapshot.policy.protocol)
+        check_choice(wanted, (*PROTOCOLS, "auto"), "protocol")
+        protocol: Literal["native", "text"] = "text" if wanted == "text" else "native"
         run = self.engine.start_run(protocol=protocol, **options)
         state = LoopState(protocol=protocol, model=self.model.name)
         system = self.system
@@ -142,36 +172,38 @@ class Agent:
         run, state = self.engine.resume_run(saved)
         return Loop(run, msgspec.convert(state, LoopState))
 
-    def drive(self, loop: Loop, event: Event | None = None) -> Outcome:
+    def drive(self, loop: Loop, event: Event | None = None, mailbox: Mailbox | None = None) -> Outcome:
         """Perform effects until the run is over; without an event, go on where a resumed run stands.
 
         Whatever else is raised (an interrupt, a model's own exception), the run is ended first, with a valid history.
         """
         done: list[ToolResult] = []
         try:
-            effect = advance(loop, event) if event is not None else effect_now(loop)
+            effect = _advance(loop, event, mailbox) if event is not None else effect_now(loop)
             while not isinstance(effect, Finish):
                 done.clear()
-                answer = self._perform(loop, effect, done)
+                with running(loop.run):
+                    answer = self._perform(loop, effect, done)
                 if answer is None:
                     return waiting(loop, effect)
-                effect = advance(loop, answer)
+                effect = _advance(loop, answer, mailbox)
         except BaseException as error:
             _give_up(loop, error, done)
             raise
         return effect.outcome
 
-    async def adrive(self, loop: Loop, event: Event | None = None) -> Outcome:
+    async def adrive(self, loop: Loop, event: Event | None = None, mailbox: Mailbox | None = None) -> Outcome:
         """Perform effects with asyncio until the run is over; see `drive`."""
         done: list[ToolResult] = []
         try:
-            effect = advance(loop, event) if event is not None else effect_now(loop)
+            effect = _advance(loop, event, mailbox) if event is not None else effect_now(loop)
             while not isinstance(effect, Finish):
                 done.clear()
-                answer = await self._aperform(loop, effect, done)
+                with running(loop.run):
+                    answer = await self._aperform(loop, effect, done)
                 if answer is None:
                     return waiting(loop, effect)
-                effect = advance(loop, answer)
+                effect = _advance(loop, answer, mailbox)
         except BaseException as error:
             _give_up(loop, error, done)
             raise
@@ -237,7 +269,8 @@ class Agent:
         answers = []
         for job in jobs:
             answer: queue.SimpleQueue[ToolResult] = queue.SimpleQueue()
-            threading.Thread(target=self._into, args=(answer, job), daemon=True).start()
+            work = partial(copy_context().run, self._into, answer, job)
+            threading.Thread(target=work, daemon=True).start()
             answers.append((job, answer, monotonic()))
         for job, answer, began in answers:
             done.append(self._await(loop, job, answer, began))
@@ -309,6 +342,13 @@ class Agent:
         return timeout_of(job.call, text, limit)
 
 
+def _advance(loop: Loop, event: Event, mailbox: Mailbox | None) -> Effect:
+    """Fetch what peers left, so that it is there when a step begins, and go on."""
+    if mailbox is not None:
+        loop.state.inbox += mailbox.take()
+    return advance(loop, event)
+
+
 def waiting(loop: Loop, effect: Effect) -> Outcome:
     """Return the outcome of a run that waits for a human; the loop stays as it is and can be saved."""
     state = loop.state
@@ -363,5 +403,5 @@ def _in_thread(function: Callable[[ToolJob], ToolResult], job: ToolJob) -> async
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result)
 
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=partial(copy_context().run, work), daemon=True).start()
     return future

@@ -87,6 +87,11 @@ class RunView:
         return self._run.step
 
     @property
+    def planned(self) -> bool:
+        """Whether the run works along a plan and the tool `update_step` is on offer."""
+        return self._run.planned
+
+    @property
     def protocol(self) -> str:
         """`native` or `text`: how calls are written in this run."""
         return self._run.protocol

@@ -61,6 +61,24 @@ from policyengine.parsing.forms import examples_of
 from policyengine.parsing.guess import as_parsed, settle_guess
 from policyengine.parsing.parse import CUT_REASONS, parse_response
 from policyengine.parsing.verdict import WARNING_KINDS, Verdict
+from policyengine.plans import (
+    SET_PLAN,
+    UPDATE_STEP,
+    Plan,
+    Step,
+    finish_current,
+    plan_from,
+    plan_snapshot,
+    ready,
+    set_plan_tool,
+    single_step,
+    snapshot_digest,
+    start_next,
+    update_plan,
+    update_step_tool,
+    with_result,
+)
+from policyengine.plans.plan import MAX_RESULT
 from policyengine.policy.model import Parsing
 from policyengine.providers.errors.overflow import find_silent_overflow
 from policyengine.remedies import CHANGES
@@ -86,7 +104,7 @@ def advance(loop: Loop, event: Event) -> Effect:
         case Cancelled() if phase != "done":
             return _cancel(loop, event)
         case Begin() if phase == "new":
-            return _begin(loop, event.task)
+            return _begin(loop, event)
         case Responded() if phase == "model":
             return _responded(loop, event.response)
         case RequestFailed() if phase == "model":
@@ -122,21 +140,30 @@ def effect_now(loop: Loop) -> Effect:
 # ---- one iteration, in order
 
 
-def _begin(loop: Loop, task: str) -> Effect:
-    if not task.strip():
+def _begin(loop: Loop, event: Begin) -> Effect:
+    if not event.task.strip():
         raise UsageError("the task is empty; providers refuse empty messages")
-    loop.state.messages.append(history.user(task))
-    decision = loop.run.start(task)
+    loop.state.messages.append(history.user(event.task))
+    decision = loop.run.start(event.task)
     if _ends(decision):
         return _finish(loop, "stopped", loop.run.stopped(decision))
-    return _next_iteration(loop)
+    if event.plan is None and loop.run.snapshot.policy.plan.mode == "off":
+        _deliver(loop)
+        return _next_iteration(loop)
+    if event.plan is None and loop.run.snapshot.policy.plan.decompose:
+        return _ask_for_plan(loop)
+    return _follow(loop, event.plan or single_step(event.task))
 
 
 def _next_iteration(loop: Loop) -> Effect:
     state = loop.state
+    if state.ending is not None and state.ending.action == "end_step" and state.plan is not None:
+        return _step_ended(loop, state.plan, state.ending)
     if state.ending is not None:
         status: OutcomeStatus = "waiting" if state.ending.action == "hand_over" else "stopped"
         return _finish(loop, status, state.ending)
+    if state.plan is not None and not state.plan.current and ready(state.plan):
+        return _next_step(loop)
     if state.winding_down is not None and state.refusals_left <= 0:
         return _finish(loop, "stopped", state.winding_down)
     loop.run.begin_iteration()
@@ -195,6 +222,10 @@ def _open_request(loop: Loop) -> ModelRequest:
     state = loop.state
     if state.compacting is not None:
         return _summary_request(loop, state.compacting)
+    if state.planning:
+        return _plan_request(loop)
+    if state.summing_up:
+        return _step_summary_request(loop)
     return _build(loop) if state.draft is None else _repair_request(loop, state.draft)
 
 
@@ -212,6 +243,10 @@ def _responded(loop: Loop, response: ModelResponse) -> Effect:
         state.completion_tokens += response.usage.completion_tokens or 0
     if state.compacting is not None:
         return _summarised(loop, response, state.compacting)
+    if state.planning:
+        return _planned(loop, response)
+    if state.summing_up:
+        return _summed_up(loop, response)
     if state.draft is not None:
         return _repaired(loop, response)
     hidden = _silent_overflow(loop, response)
@@ -243,7 +278,7 @@ def _judged_response(loop: Loop, response: ModelResponse) -> Effect:
         return _unusable(loop, _without_calls(response), "empty", _problem(loop, response, "nothing_left"))
     if verdict.final:
         state.messages.append(history.assistant(_without_calls(response), state.protocol))
-        return _answer(loop, verdict.text)
+        return _answer(loop, verdict.text) if state.plan is None else _step_answered(loop, state.plan, verdict.text)
     if decision.changed is not None and state.protocol == "native":
         response, verdict = _as_rewritten(loop, response, verdict)
     _note_recovery(loop, response, verdict)
@@ -484,6 +519,7 @@ def _answered(loop: Loop, approved: bool) -> Effect:
 
 def _run_tools(loop: Loop) -> Effect:
     state = loop.state
+    _update_plan(loop)
     jobs = tuple(
         ToolJob(item.call, loop.run.snapshot.tool(item.call.name).timeout_s)
         for item in state.pending
@@ -544,6 +580,10 @@ def _failed(loop: Loop, error: ProviderError) -> Effect:
     state = loop.state
     if state.compacting is not None:
         return _not_summarised(loop)
+    if state.planning:
+        return _not_planned(loop)
+    if state.summing_up:
+        return _not_summed_up(loop)
     draft, state.draft = state.draft, None
     if draft is not None:  # no correction is to be had: the calls are refused as they are
         state.messages.append(history.assistant(draft.response, state.protocol))
@@ -652,6 +692,176 @@ def _not_summarised(loop: Loop) -> Effect:
     return _request(loop) if error is None else _failed(loop, error)
 
 
+# ---- plans: the steps of a run, and what happens between them
+
+
+def _ask_for_plan(loop: Loop) -> Effect:
+    state, run = loop.state, loop.run
+    state.planning = True
+    decision = run.before_model_call(_plan_request(loop))
+    if _ends(decision):
+        state.planning = False
+        return _finish(loop, "stopped", run.stopped(decision))
+    state.phase = "model"
+    return CallModel(_plan_request(loop))
+
+
+def _plan_request(loop: Loop) -> ModelRequest:
+    state, limit = loop.state, loop.run.snapshot.policy.plan.max_steps
+    notice = loop.run.snapshot.templates.render("plan.decompose", {"tool": SET_PLAN, "limit": limit})
+    messages = (*_passed(loop, state.messages), history.note(notice, "plan"))
+    return ModelRequest(messages, (set_plan_tool(limit),), 1, "plan", state.model, SET_PLAN)
+
+
+def _planned(loop: Loop, response: ModelResponse) -> Effect:
+    """Follow the plan in a response; without one that can be followed, the task is one step."""
+    seen = loop.run.after_model_response(response)
+    if _ends(seen):
+        loop.state.planning = False
+        return _finish(loop, "stopped", loop.run.stopped(seen))
+    made = plan_from(response, loop.run.snapshot.policy.plan.max_steps)
+    if made.plan is None:
+        return _not_planned(loop)
+    loop.state.planning = False
+    return _follow(loop, made.plan)
+
+
+def _not_planned(loop: Loop) -> Effect:
+    loop.state.planning = False
+    return _follow(loop, single_step(loop.run.state.task))
+
+
+def _follow(loop: Loop, plan: Plan) -> Effect:
+    """Begin with the first step: only now the model is offered the tool that changes the plan."""
+    state = loop.state
+    tool = update_step_tool(loop.run.snapshot.policy.plan.max_steps)
+    if any(spec.name == tool.name for spec in state.tools):
+        raise UsageError(f"a tool is named {tool.name!r}, which a run with a plan needs for itself")
+    state.tools = (*state.tools, tool)
+    loop.run.plan(active=True)
+    state.plan = start_next(plan)
+    _deliver(loop)
+    _show_plan(loop)
+    return _next_iteration(loop)
+
+
+def _update_plan(loop: Loop) -> None:
+    """Answer the calls of a batch that change the plan, in call order."""
+    state = loop.state
+    for item in state.pending:
+        if state.plan is None or item.result is not None or item.call.name != UPDATE_STEP:
+            continue
+        limit = loop.run.snapshot.policy.plan.max_steps
+        updated = update_plan(state.plan, item.call.args, call_id=item.call.id, max_steps=limit)
+        state.plan, item.result = updated.plan, updated.result
+
+
+def _step_answered(loop: Loop, plan: Plan, text: str) -> Effect:
+    """A text without calls ends the step it belongs to; after the last step it is the answer of the run."""
+    if plan.current:
+        plan = loop.state.plan = finish_current(plan, "done", text)
+    if not ready(plan):
+        return _answer(loop, text)
+    decision = loop.run.end_iteration(0, True)
+    if _ends(decision):
+        loop.state.ending = loop.run.stopped(decision)
+    return _next_iteration(loop)
+
+
+def _step_ended(loop: Loop, plan: Plan, reason: StopReason) -> Effect:
+    """A rule ended the step: it failed, and what depends on it with it. If nothing else can begin, so does the run."""
+    state = loop.state
+    state.ending = None
+    if plan.current:
+        plan = state.plan = finish_current(plan, "failed", reason.message or reason.code)
+    if not ready(plan):
+        return _finish(loop, "stopped", reason)
+    return _next_step(loop)
+
+
+def _next_step(loop: Loop) -> Effect:
+    """Between two steps: sum up what ended, hear what peers sent, show the plan if it changed, begin the next step."""
+    state = loop.state
+    ended = next((step.id for step in state.plan.steps if _wants_summary(step)), "") if state.plan else ""
+    if ended and loop.run.snapshot.policy.plan.summaries:
+        return _sum_up(loop, ended)
+    decision = loop.run.next_step()
+    if isinstance(decision.control, Stop):
+        return _end_now(loop, loop.run.stopped(decision))
+    assert state.plan is not None
+    state.plan = start_next(state.plan)
+    _deliver(loop)
+    _show_plan(loop)
+    return _next_iteration(loop)
+
+
+def _wants_summary(step: Step) -> bool:
+    return step.state in ("done", "failed") and not step.result
+
+
+def _sum_up(loop: Loop, step: str) -> Effect:
+    state, run = loop.state, loop.run
+    state.summing_up = step
+    decision = run.before_model_call(_step_summary_request(loop))
+    if _ends(decision):
+        state.summing_up = ""
+        return _finish(loop, "stopped", run.stopped(decision))
+    state.phase = "model"
+    return CallModel(_step_summary_request(loop))
+
+
+def _step_summary_request(loop: Loop) -> ModelRequest:
+    state = loop.state
+    notice = loop.run.snapshot.templates.render("plan.step_summary", {**_about(state), "limit": MAX_RESULT})
+    messages = (*_passed(loop, state.messages), history.note(notice, "plan"))
+    return ModelRequest(messages, (), state.attempt, "step_summary", state.model)
+
+
+def _about(state: LoopState) -> dict[str, str]:
+    """Return the template variables about the step that is being summed up."""
+    step = state.plan.step(state.summing_up) if state.plan else None
+    return {"step": state.summing_up, "description": step.description if step else ""}
+
+
+def _summed_up(loop: Loop, response: ModelResponse) -> Effect:
+    """Keep the summary with the plan; an empty or cut-off one is replaced by a sentence of ours."""
+    seen = loop.run.after_model_response(response)
+    if _ends(seen):
+        loop.state.summing_up = ""
+        return _finish(loop, "stopped", loop.run.stopped(seen))
+    text = "" if response.tool_calls or response.finish_reason in CUT_REASONS else visible_text(response)
+    return _not_summed_up(loop, text)
+
+
+def _not_summed_up(loop: Loop, text: str = "") -> Effect:
+    state = loop.state
+    assert state.plan is not None
+    text = text or loop.run.snapshot.templates.render("plan.step_done_default", _about(state))
+    state.plan, state.summing_up = with_result(state.plan, state.summing_up, text), ""
+    return _next_step(loop)
+
+
+def _show_plan(loop: Loop) -> None:
+    """Tell the model the plan, if it is not the one it was told last."""
+    state = loop.state
+    assert state.plan is not None
+    digest = snapshot_digest(state.plan)
+    if digest != state.shown:
+        state.shown = digest
+        text = loop.run.snapshot.templates.render("plan.snapshot", plan_snapshot(state.plan))
+        loop.run.queue_note(Note("plan", "plan.snapshot", text))
+
+
+def _deliver(loop: Loop) -> None:
+    """Put what peers sent into the history. Only where a step begins: in the middle of one it would only distract."""
+    state = loop.state
+    for message in state.inbox:
+        heading = loop.run.snapshot.templates.render("peer.message", {"sender": message.sender})
+        loop.run.user_message(message.text, injected=True)
+        state.messages.append(Message("user", f"{heading}\n{message.text}", origin=f"peer:{message.sender}"))
+    state.inbox = []
+
+
 # ---- endings
 
 
@@ -685,6 +895,8 @@ def _unused(loop: Loop, response: ModelResponse, reason: StopReason) -> Effect:
 
 
 def _end_now(loop: Loop, reason: StopReason) -> Effect:
+    if reason.action == "end_step" and loop.state.plan is not None:
+        return _step_ended(loop, loop.state.plan, reason)
     status: OutcomeStatus = "waiting" if reason.action == "hand_over" else "stopped"
     return _finish(loop, status, reason)
 
@@ -733,6 +945,8 @@ def _finish(
         completion_tokens=state.completion_tokens,
         messages=tuple(state.messages),
         failed_attempts=tuple(state.failed),
+        plan=state.plan,
+        undelivered=tuple(state.inbox),
     )
     run.end(outcome)
     state.phase = "done"

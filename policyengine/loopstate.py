@@ -13,7 +13,8 @@ import msgspec
 from policyengine.draft import Draft
 from policyengine.history.compact import Cut, Size
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolCall, ToolResult, ToolSpec
-from policyengine.outcome import FailedAttempt, Outcome
+from policyengine.outcome import FailedAttempt, Outcome, PeerMessage
+from policyengine.plans.plan import Plan
 from policyengine.run import Run
 from policyengine.runstate import StopReason
 
@@ -21,9 +22,10 @@ Phase = Literal["new", "model", "tools", "waiting", "human", "done"]
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Event: start working on a task."""
+    """Event: start working on a task, along `plan` if there is one already."""
 
     task: str
+    plan: Plan | None = None
 
 
 class Responded(msgspec.Struct, frozen=True, tag=True):
@@ -131,6 +133,9 @@ class LoopState(msgspec.Struct):
     `model`, `max_tokens` and `thinking` are those of the next request; remedies change them. `recoveries` counts what
     was done about failed requests in this iteration, `failing` is the failure that is being dealt with, `wait_s` how
     long to wait. `compacting` is a summary that was asked for, `compacted_in` the iteration of the latest one.
+
+    `planning` says that a plan is asked for, `shown` is the digest of the plan that the model was shown last,
+    `summing_up` the id of the step whose summary is asked for; `inbox` waits for the next step to begin.
     """
 
     phase: Phase = "new"
@@ -153,6 +158,11 @@ class LoopState(msgspec.Struct):
     wait_s: float = 0.0
     compacting: Cut | None = None
     compacted_in: int = 0
+    plan: Plan | None = None
+    planning: bool = False
+    shown: str = ""
+    summing_up: str = ""
+    inbox: list[PeerMessage] = []
     size: Size = msgspec.field(default_factory=Size)
     last_text: str = ""
     pending: list[Pending] = []

@@ -10,9 +10,17 @@ from typing import Any, Literal
 import msgspec
 
 from policyengine.messages import Message, ModelResponse
+from policyengine.plans.plan import Plan
 from policyengine.runstate import StopReason
 
 OutcomeStatus = Literal["completed", "stopped", "waiting", "failed", "cancelled"]
+
+
+class PeerMessage(msgspec.Struct, frozen=True):
+    """A message that somebody other than the user sends to a run: another agent, a program."""
+
+    sender: str
+    text: str
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,7 +45,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     `output` is the last text of the model, if any: a partial result, never a success). `waiting`: the run waits for
     a human. `failed`: the provider failed and nothing could be done (`error`). `cancelled`: the caller ended it.
     `iterations` are rounds begun, `calls` tool calls judged, `executed` tool calls that were started; tokens are what
-    the provider reported. `failed_attempts` are the last responses that were asked for again.
+    the provider reported. `failed_attempts` are the last responses that were asked for again. `plan` is
+    the plan as it stands at the end, `undelivered` are messages of peers for which no step began any more.
     """
 
     status: OutcomeStatus
@@ -52,3 +61,5 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     completion_tokens: int = 0
     messages: tuple[Message, ...] = ()
     failed_attempts: tuple[FailedAttempt, ...] = ()
+    plan: Plan | None = None
+    undelivered: tuple[PeerMessage, ...] = ()

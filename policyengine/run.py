@@ -121,7 +121,7 @@ class Run:
 
     def start(self, task: str, *, now: float | None = None) -> Decision:
         """Report that the run begins with `task`, and with it the first step."""
-        self._tick(now)
+        self._tick(now, begun=False)
         if self.state.started:
             raise UsageError(f"run {self.state.run_id!r} was started already")
         self.state.started = True
@@ -140,6 +140,18 @@ class Run:
             ended = self._judge("step_end", (self.state.step,))
             decision = _merge(ended, self._begin_step())
         return self._done("user_message", (text, injected), decision)
+
+    def plan(self, *, active: bool, now: float | None = None) -> Decision:
+        """Report that the run works along a plan from now on, or no longer."""
+        self._tick(now)
+        self.state.planned = active
+        return self._done("plan", (active,), ALLOWED["step_end"])
+
+    def next_step(self, *, now: float | None = None) -> Decision:
+        """Report that the current step of the plan ended and the next one begins."""
+        self._tick(now)
+        ended = self._judge("step_end", (self.state.step,))
+        return self._done("next_step", (), _merge(ended, self._begin_step()))
 
     def begin_iteration(self, *, now: float | None = None) -> int:
         """Open the next round and return its number, from 1. Here a run may take a newer policy (`reload.pin`)."""
@@ -224,7 +236,7 @@ class Run:
 
     def end(self, outcome: Outcome, *, now: float | None = None) -> None:
         """Report the end of the run. It can be reported once; nothing may be reported afterwards."""
-        self._tick(now)
+        self._tick(now, begun=False)
         if self.state.started:
             self._judge("step_end", (self.state.step,))
         self._judge("run_end", (outcome,))
@@ -374,9 +386,11 @@ class Run:
 
     # ---- scopes and state
 
-    def _tick(self, now: float | None) -> None:
+    def _tick(self, now: float | None, *, begun: bool = True) -> None:
         if self.state.ended:
             raise UsageError(f"run {self.state.run_id!r} has ended; start a new one")
+        if begun and not self.state.started:
+            raise UsageError(f"run {self.state.run_id!r} was not started; call start(task) first")
         self.state.now = self.clock() if now is None else now
 
     def _begin_step(self) -> Decision:

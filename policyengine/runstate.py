@@ -62,7 +62,8 @@ class RunState(msgspec.Struct):
     """Everything the engine remembers about one run; the loop's own state is `loop.LoopState`.
 
     `calls` counts tool calls judged, `batches` batches seen; `interventions` are the engine's own hints, denies and
-    retries; `now` is the time of the current event in seconds.
+    retries; `now` is the time of the current event in seconds. `planned` says that the run works along a plan, so that
+    a rule's note may point to its tool.
     """
 
     run_id: str
@@ -79,6 +80,7 @@ class RunState(msgspec.Struct):
     interventions: int = 0
     generation: int = 0
     digest: str = ""
+    planned: bool = False
     started: bool = False
     ended: bool = False
     cells: dict[str, Cell] = {}

@@ -55,6 +55,9 @@ LIMITS: dict[str, Limits] = {
     "call.invalid_arguments": Limits(text=8_000, value=6_000),
     "call.repair": Limits(text=20_000, value=12_000),
     "invalid_arguments": Limits(text=8_000, value=6_000),
+    "plan.snapshot": Limits(text=150_000, value=500),
+    "plan.step_done_default": Limits(value=500),
+    "plan.step_summary": Limits(value=500),
 }
 """Kinds that list the tools on offer need more room than others."""
 
@@ -66,6 +69,10 @@ CORE_MESSAGES: dict[str, dict[str, Any]] = {
     "warning.truncated": {"reason": "finish_reason", "protocol": "native", "forms": []},
     "recovered": {"protocol": "text", "forms": []},
     "text_protocol": {"tools": [{"name": "search", "description": "Search the catalogue."}], "forms": []},
+    "peer.message": {"sender": "planner"},
+    "compaction.request": {},
+    "compaction.heading": {},
+    "compaction.dropped": {},
     "unknown_tool": {"tool": "serach", "offered": ["search", "fetch"]},
     "call.missing_call": {"offered": ["search", "fetch"]},
     "call.wrong_function": {"tool": "serach", "offered": ["search", "fetch"]},
@@ -84,6 +91,21 @@ CORE_MESSAGES: dict[str, dict[str, Any]] = {
     "interventions.hand_over": {"observed": 11, "limit": 10},
     "extension_error.deny": {"tool": "search", "rule": "spend_review"},
     "extension_error.stop": {"rule": "spend_review", "observed": 3, "limit": 3},
+    "plan.snapshot": {
+        "steps": [
+            {"id": "look", "state": "done", "depends_on": [], "description": "Find the invoice.", "reason": ""},
+            {"id": "pay", "state": "current", "depends_on": ["look"], "description": "Pay it.", "reason": ""},
+        ],
+        "current": "pay",
+        "done": 1,
+        "total": 2,
+        "remaining": 1,
+        "stuck": 0,
+        "tool": "update_step",
+    },
+    "plan.step_done_default": {"step": "pay", "description": "Pay the invoice."},
+    "plan.decompose": {"tool": "set_plan", "limit": 30},
+    "plan.step_summary": {"step": "pay", "description": "Pay the invoice.", "limit": 500},
 }
 """Every message the engine itself sends, with sample data. Extensions declare theirs as `messages`."""
 

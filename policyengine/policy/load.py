@@ -26,7 +26,7 @@ from policyengine.policy.defaults import fill
 from policyengine.policy.durations import seconds
 from policyengine.policy.files import LayerFile, Reader
 from policyengine.policy.layers import Merged, provenance
-from policyengine.policy.model import Interventions, Log, ModelFacts, Parsing, Policy, Reload, Rule
+from policyengine.policy.model import Interventions, Log, ModelFacts, Parsing, Planning, Policy, Reload, Rule
 from policyengine.policy.nodes import Node, Sources, mapping
 from policyengine.policy.problems import Position, Problem, in_order
 from policyengine.policy.rules import RuleReader, in_run_order, texts
@@ -194,6 +194,7 @@ class _Checker:
             language=data["language"],
             parsing=Parsing(**_parsing(data["parsing"])),
             models=tuple((name, _model(facts)) for name, facts in data["models"].items()),
+            plan=Planning(**data["plan"]),
             interventions=Interventions(
                 data["interventions"]["max"],
                 data["interventions"]["then"],

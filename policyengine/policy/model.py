@@ -102,6 +102,19 @@ class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 UNKNOWN_MODEL = ModelFacts()
 
 
+class Planning(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether our loop works step by step (docs/plans.md).
+
+    With `mode` `steps` a run has a plan of at most `max_steps` steps, which the model writes first (`decompose`) or
+    which is one step, and the tool `update_step`. `summaries` asks for a summary of each step that ended without one.
+    """
+
+    mode: Literal["off", "steps"] = "off"
+    decompose: bool = True
+    max_steps: int = 30
+    summaries: bool = False
+
+
 class Interventions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Cap on the engine's own hints, denies and retries per run; `then` is what the next one becomes."""
 
@@ -143,6 +156,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     language: str = "en"
     parsing: Parsing = Parsing()
     models: tuple[tuple[str, ModelFacts], ...] = ()
+    plan: Planning = Planning()
     interventions: Interventions = Interventions()
     wind_down_rounds: int = 2
     prompts: tuple[str, ...] = ()

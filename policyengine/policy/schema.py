@@ -126,6 +126,16 @@ SETTINGS: Schema = {
             },
         },
     },
+    "plan": {
+        "type": "dict",
+        "default": {},
+        "schema": {
+            "mode": {"type": "string", "allowed": ["off", "steps"], "default": "off"},
+            "decompose": {"type": "boolean", "default": True},
+            "max_steps": {"type": "integer", "min": 1, "max": 50, "default": 30},
+            "summaries": {"type": "boolean", "default": False},
+        },
+    },
     "interventions": {
         "type": "dict",
         "default": {},

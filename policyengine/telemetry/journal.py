@@ -45,6 +45,8 @@ RESUME = "resume"
 ARGUMENTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "start": (("task", str),),
     "user_message": (("text", str), ("injected", bool)),
+    "plan": (("active", bool),),
+    "next_step": (),
     "begin_iteration": (),
     "before_model_call": (("request", ModelRequest),),
     "after_model_response": (("response", ModelResponse),),
@@ -279,7 +281,7 @@ class Decoder:
 
     def _request(self, line: Line) -> ModelRequest:
         part = line.payload["request"]
-        new = msgspec.convert(part, _Part)
+        new = msgspec.convert(part, RequestPart)
         before = self._requests.get(line.run) or ModelRequest(())
         request = ModelRequest(
             messages=before.messages[: new.kept] + new.messages,
@@ -293,7 +295,9 @@ class Decoder:
         return request
 
 
-class _Part(msgspec.Struct, frozen=True):
+class RequestPart(msgspec.Struct, frozen=True):
+    """A request as a line holds it: how many messages of the one before it are `kept`, and what is new."""
+
     kept: int
     messages: tuple[Message, ...]
     attempt: int = 1
