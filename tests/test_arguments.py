@@ -105,6 +105,30 @@ REPAIRED = {
         {"paths": ["a"]},
         [("paths", "parse_json_string")],
     ),
+    "an array as JSON text in an array as JSON text": (
+        opened(paths=either(of("string"), of("array", items=of(["string", "array"])))),
+        {"paths": '["[1]", "a"]'},
+        {"paths": [[1], "a"]},
+        [("paths", "parse_json_string"), ("paths[0]", "parse_json_string")],
+    ),
+    "an array as JSON text in an alternative, beside what fails": (
+        {**opened(n=of("integer")), "anyOf": [opened(paths=of(["string", "array"]))]},
+        {"n": "5", "paths": "[1]"},
+        {"n": 5, "paths": [1]},
+        [("n", "string_to_number"), ("paths", "parse_json_string")],
+    ),
+    "an array as JSON text in arguments that were wrapped as text": (
+        opened(paths=of(["string", "array"])),
+        {"arguments": '{"paths": "[1]"}'},
+        {"paths": [1]},
+        [("arguments", "parse_json_string"), ("arguments", "unwrap_envelope"), ("paths", "parse_json_string")],
+    ),
+    "wrapped arguments beside a null": (
+        opened(title=of("string"), n=of("integer")),
+        {"args": {"title": "t"}, "n": None},
+        {"title": "t"},
+        [("n", "drop_null_optional"), ("args", "unwrap_envelope")],
+    ),
     "text in a parsed container is converted": (
         opened(ids=INTEGERS),
         {"ids": '["1", 2]'},
@@ -865,12 +889,31 @@ def test_any_arguments_and_any_schema_give_an_answer(schema, args):
         return
     assert outcome.errors == ()
     assert outcome.args is args or outcome.repairs
-    again = validate_arguments(schema, outcome.args)
-    assert again.ok
+    assert validate_arguments(schema, outcome.args) == Arguments(True, outcome.args)
     spellings = strings_of(schema)
     known = strings_of(args) if isinstance(args, dict) else []
     for text in strings_of(outcome.args) if isinstance(args, dict) else []:
         assert text in spellings or text in known or any(_holds(one, text) for one in known)
+
+
+@settings(max_examples=50)
+@given(
+    SCHEMAS, st.sampled_from(["https://schemas.example/a", "file:///etc/hostname", "other.json#/a", "//x.example/a"])
+)
+def test_no_schema_may_refer_to_another_document(schema, reference):
+    with pytest.raises(SchemaError):
+        check_schema({**opened(far={"$ref": reference}), "allOf": [schema]})
+
+
+@settings(max_examples=50)
+@given(SCHEMAS, TEXTS, VALUES)
+def test_free_text_is_never_touched_whatever_is_repaired_beside_it(schema, text, value):
+    properties = {"text": of("string"), "other": schema, "n": of("integer")}
+    outcome = validate_arguments(
+        {**opened(**properties), "$defs": schema["$defs"]}, {"text": text, "other": value, "n": "5"}
+    )
+    if outcome.ok:
+        assert (outcome.args["text"], outcome.args["n"]) == (text, 5)
 
 
 def _holds(text: str, part: str) -> bool:

@@ -8,10 +8,13 @@ import re
 import subprocess
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +36,7 @@ from policyengine import (
 from policyengine.context import failed
 from policyengine.messages import UNDECLARED, Failure
 from policyengine.providers.scripted import ScriptedModel
-from policyengine.results import NO_OUTPUT
+from policyengine.results import NO_OUTPUT, as_result
 from policyengine.results.plain import plain
 from policyengine.testing import ListedRegistry, policy, rule
 from policyengine.toolset import failure_of, result_of, timeout_of
@@ -271,6 +274,63 @@ class Broken:
         raise RuntimeError
 
 
+class Unbound:
+    """A proxy without anything behind it: it refuses to say even what it is."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("unbound")
+
+
+class Posing:
+    """An object that says it is of another kind, as mocks do."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    @property
+    def __class__(self):
+        return self.kind
+
+
+class Refusing(type):
+    """A class that refuses questions."""
+
+    def __getattr__(cls, name):
+        raise RuntimeError(name)
+
+
+class Unasked(metaclass=Refusing):
+    pass
+
+
+class OwnText(str):
+    """Text with methods of its own."""
+
+    def encode(self, *_):
+        raise RuntimeError
+
+    def strip(self, *_):
+        raise RuntimeError
+
+
+class OddError(Exception):
+    """An exception that cannot be shown, with an exit code that cannot be asked for."""
+
+    returncode = property(lambda self: 1 / 0)
+
+    def __str__(self):
+        return 5
+
+
+ODD = [
+    *(Broken, Unbound, Unasked, OddError),
+    *(partial(Posing, kind) for kind in (str, int, float, bytes, dict, list, ValueError, ToolResult, Classified)),
+    lambda: OwnText("\ud800"),
+    lambda: SimpleNamespace(isError=Unbound(), content=Unbound()),
+    lambda: SimpleNamespace(isError=True, content=[Unbound()]),
+]
+
+
 class BrokenDict(dict):
     def items(self):
         raise RuntimeError
@@ -316,6 +376,12 @@ def looped():
         lambda: (n for n in range(3)),
         lambda: type,
         lambda: memoryview(b"ab"),
+        lambda: SimpleNamespace(a=unfolding(60)),
+        lambda: deque([unfolding(60)]),
+        lambda: ValueError(unfolding(60)),
+        lambda: [KeyError({"a": unfolding(60)})],
+        *ODD,
+        *(partial(lambda make: [1, make()], make) for make in ODD),
     ],
 )
 def test_no_value_is_too_odd_or_too_large(make):
@@ -324,6 +390,55 @@ def test_no_value_is_too_odd_or_too_large(make):
     for kind in ("python", "content", "json", "process", "structured"):
         sendable(classify_tool_result(value, kind=kind))
     assert time.process_time() - began < 30
+
+
+def test_one_odd_item_does_not_hide_the_others():
+    assert plain([1, Unbound(), Posing(str)]).value[0] == 1
+    assert plain({"a": Unbound(), "b": 2}).value["b"] == 2
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [{"success": False}, {"status": "error", "error": {"code": "e"}}, {"exit_code": 2}, {"isError": True}],
+    ids=["success", "error", "exit code", "flag"],
+)
+@pytest.mark.parametrize("data", ["x" * 2_000_000, list(range(300_000))], ids=["text", "list"])
+def test_a_declared_failure_counts_however_much_stands_before_it(data, fact):
+    for value, kind in (({"data": data, **fact}, "python"), (json.dumps({"data": data, **fact}), "json")):
+        seen = classify_tool_result(value, kind=kind)
+        assert not seen.ok
+        assert seen.truncated
+        assert not classify_tool_result({"stdout": data, "message": "x" * 2_000_000, **fact}).ok
+
+
+def test_members_keep_their_order_and_those_that_come_first_leave_room_for_others():
+    assert list(plain({"b": 1, "success": True, "a": 2}, ("success",)).value) == ["b", "success", "a"]
+    kept = plain({"message": "x" * 1_500_000, "code": 5, "data": 1}, ("message", "code")).value
+    assert kept["code"] == 5
+    assert kept["message"].startswith("x")
+
+
+@pytest.mark.parametrize("code", [2**40, -(2**40), 1e300, "99999999999", True, 10**4000])
+def test_what_no_process_can_end_with_is_no_exit_code(code):
+    seen = classify_tool_result({"exit_code": code, "stdout": "x"})
+    assert (seen.ok, seen.exit_code) == (True, None)
+    assert msgspec.json.encode(as_result("c1", seen))
+
+
+@pytest.mark.parametrize("words", ["", " ", None, b"\xff", 5, "\ud800"])
+def test_a_result_made_by_a_tool_may_hold_anything_as_its_words(words):
+    for error in (None, ToolError(words, words)):
+        seen = classify_tool_result(ToolResult("c1", words, "error", error))
+        sendable(seen)
+        assert seen.code.strip()
+        assert tool_result_envelope(ToolResult("c1", words, "error", error), tool="t")["error"]["code"].strip()
+
+
+@pytest.mark.parametrize("content", [{"a": 1}, {}, "text", 5, [5]])
+def test_structured_content_beside_content_that_is_none_is_data(content):
+    seen = classify_tool_result({"structuredContent": {"x": 1}, "content": content}, kind="structured")
+    assert strict(seen.content) == {"structuredContent": {"x": 1}, "content": content}
+    assert not classify_tool_result({"structuredContent": 1, "content": content, "isError": True}).ok
 
 
 def test_what_json_has_no_form_for_is_shown_by_its_members_or_its_text():
@@ -446,7 +561,7 @@ def test_a_declared_failure_brings_the_note_after_failures_in_a_real_run():
         """Read a page."""
         return {"success": page == 1, "error": None if page == 1 else "no such page"}
 
-    levels = {"levels": {"hint": 1}, "scope": "tool", "count": "consecutive", "unknown_tools": None}
+    levels = {"levels": {"hint": 1}, "scope": "tool", "count": "consecutive"}
     made = policy(rule("failure_hint_injector", levels))
     turns = (call("probe", {"page": 1}), call("probe", {"page": 2}), say("done"))
     engine = Engine(made, registry=ListedRegistry())
@@ -466,7 +581,8 @@ SCALARS = st.one_of(
     st.floats(),
     st.text(st.characters(codec=None), max_size=20),
     st.binary(max_size=10),
-    st.sampled_from([Broken(), Path("x"), 10**4000, ValueError("\udfff")]),
+    st.sampled_from([Path("x"), 10**4000, ValueError("\udfff")]),
+    st.sampled_from([make for make in ODD if make is not Unbound]).map(lambda make: make()),
 )
 KEYS = st.one_of(
     st.sampled_from(["status", "success", "ok", "error", "data", "results", "isError", "exit_code", "content", "code"]),
@@ -491,6 +607,23 @@ def test_whatever_is_handed_over_something_can_be_sent(value, kind, exit_code, i
         assert not seen.ok
     if seen.ok and limit is None and isinstance(value, dict | list) and kind == "python":
         strict(seen.content)
+
+
+@settings(deadline=None)
+@given(VALUES | VALUES.map(ValueError), KINDS, st.sampled_from(["", "t", "\ud800"]))
+def test_an_envelope_has_its_one_shape_whatever_it_is_made_of(value, kind, tool):
+    envelope = tool_result_envelope(value, tool=tool, kind=kind)
+    assert strict(json.dumps(envelope, allow_nan=False, ensure_ascii=False).encode().decode()) == envelope
+    members = ["status", "tool", "data", "error", "meta", "partial", "truncated"]
+    assert list(envelope) == [name for name in members if name in envelope]
+    assert set(members[:5]) <= set(envelope)
+    assert (envelope["status"] == "ok") == (envelope["error"] is None)
+    assert isinstance(envelope["data"], dict) or (envelope["data"] is None and envelope["error"])
+    if envelope["error"]:
+        assert list(envelope["error"]) == ["code", "message", "retryable"]
+        assert envelope["error"]["code"].strip()
+        assert envelope["error"]["message"].strip()
+        assert envelope["data"] is None or envelope["partial"] is True
 
 
 @settings(deadline=None)

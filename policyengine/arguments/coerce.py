@@ -17,7 +17,7 @@ from policyengine.arguments import text
 from policyengine.arguments.model import Repair, Step, path_text
 from policyengine.arguments.plain import Reading
 from policyengine.arguments.schema import CompiledSchema
-from policyengine.arguments.tree import Pointer, listed, shade
+from policyengine.arguments.tree import ROOT, Pointer, listed, shade
 
 MAX_WORK = 300_000
 """Most values looked at in search of repairs, counted anew each time; a place that is entered counts as several."""
@@ -75,6 +75,25 @@ class Coercer:
             return self._repaired(at, value, path)
         finally:
             del self._entered[place]
+
+    def fit_whole(self, value: dict[str, Any]) -> Fitted | None:
+        """Return the arguments as the schema accepts them, such that fitting them again changes nothing.
+
+        Where the work is used up by the last look for JSON text in what was repaired, that look is left out.
+
+        Raises:
+            Exhausted: the work is used up.
+        """
+        fitted = self.fit(ROOT, value)
+        found = fitted if self._bracketed else None
+        while fitted is not None and found is not None and found.repairs:
+            # Only a value that is accepted shows which alternatives speak about its parts.
+            try:
+                found = self._decoded(ROOT, fitted.value, ())
+            except Exhausted:
+                break
+            fitted = Fitted(found.value, (*fitted.repairs, *found.repairs))
+        return fitted
 
     def accepts(self, at: Pointer, value: Any) -> bool:
         """Return whether the schema at `at` accepts `value` as it is."""
@@ -220,7 +239,8 @@ class Coercer:
         if value.lstrip()[:1] == "[" and {"string", "array"} <= self.schema.any_types(at):
             items = text.container(value)
             if isinstance(items, list) and self.accepts(at, items):
-                return Fitted(items, (Repair(path_text(path), "parse_json_string"),))
+                within = self._decoded(at, items, path)
+                return Fitted(within.value, (Repair(path_text(path), "parse_json_string"), *within.repairs))
         return Fitted(value)
 
     def _spend(self, value: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from policyengine.arguments import text
 from policyengine.arguments.coerce import Coercer, Exhausted, Fitted
 from policyengine.arguments.model import ArgumentError, Repair, path_text
+from policyengine.arguments.plain import read
 from policyengine.arguments.schema import CompiledSchema
 from policyengine.arguments.tree import ROOT
 
@@ -48,11 +49,13 @@ def fit_root(coercer: Coercer, args: dict[str, Any], names: Mapping[str, str]) -
         AliasConflict: one parameter has two values.
     """
     fitted = _fit(coercer, args, names)
-    if fitted is None or (not fitted.repairs and _would_be_lost(coercer.schema, args, names)):
-        opened = _open(coercer.schema, args)
-        inner = opened and _fit(coercer, opened.value, names)
+    so_far = fitted or Fitted(args)
+    if fitted is None or _would_be_lost(coercer.schema, so_far.value, names):
+        opened = _open(coercer.schema, so_far.value)
+        # What was text may hold what the arguments around it did not.
+        inner = opened and _fit(Coercer(coercer.schema, read(opened.value)), opened.value, names)
         if opened and inner:
-            return Fitted(inner.value, (*opened.repairs, *inner.repairs))
+            return Fitted(inner.value, (*so_far.repairs, *opened.repairs, *inner.repairs))
     return fitted
 
 
@@ -71,7 +74,7 @@ def reported_view(schema: CompiledSchema, args: dict[str, Any], names: Mapping[s
 def _fit(coercer: Coercer, args: dict[str, Any], names: Mapping[str, str]) -> Fitted | None:
     renamed = _renamed(coercer.schema, args, names)
     try:
-        fitted = coercer.fit(ROOT, renamed.value)
+        fitted = coercer.fit_whole(renamed.value)
     except Exhausted:
         fitted = Fitted(renamed.value) if coercer.accepts(ROOT, renamed.value) else None
     return fitted and Fitted(fitted.value, (*renamed.repairs, *fitted.repairs))

@@ -31,6 +31,7 @@ from policyengine.parsing.text import (
     strip_invisible,
 )
 from policyengine.parsing.verdict import Verdict
+from policyengine.protocols import PROTOCOLS, check_choice
 
 __all__ = ["ANSWER_TOOL", "CUT_REASONS", "ENDED_REASONS", "Mode", "parse_chunks", "parse_response"]
 
@@ -62,7 +63,13 @@ def parse_response(
     `mode` is `strict`, `fenced`, `lenient` or `repair`; `native` reads structured calls only and never looks at text.
     `text_fallback` takes calls in the text of a native response without structured calls for calls (modes `lenient`
     and `repair`). `max_calls` is the most calls that one response may hold.
+
+    Raises:
+        UsageError: there is no such protocol or mode.
     """
+    if protocol not in PROTOCOLS or mode not in MODES:
+        check_choice(protocol, PROTOCOLS, "protocol")
+        check_choice(mode, MODES, "parsing mode")
     if response.finish_reason in CUT_REASONS:
         return Verdict("truncated", response.tool_calls, response.text, "finish_reason")
     if response.finish_reason in MALFORMED_REASONS:

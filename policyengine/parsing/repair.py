@@ -14,7 +14,7 @@ import re
 from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from policyengine.parsing.strict import LONE, MAX_DEPTH, StrictError, is_cut_off, loads
+from policyengine.parsing.strict import LONE, MAX_DEPTH, StrictError, finite, is_cut_off, loads, refuse_constant
 
 MENDABLE = 256 * 1024
 """Longest text in characters that is mended; longer ones must be strict."""
@@ -137,7 +137,18 @@ _NOTHING = object()
 class _Reader:
     """One reading of one text."""
 
-    __slots__ = ("at", "escaped_bodies", "lists", "plain_strings", "repairs", "root", "scalar", "stack", "text")
+    __slots__ = (
+        "at",
+        "escaped_bodies",
+        "lists",
+        "loose_bodies",
+        "plain_strings",
+        "repairs",
+        "root",
+        "scalar",
+        "stack",
+        "text",
+    )
 
     def __init__(self, text: str, at: int) -> None:
         self.text = text
@@ -149,6 +160,7 @@ class _Reader:
         self.scalar = ""
         self.plain_strings = False
         self.escaped_bodies = False
+        self.loose_bodies = False
 
     def read(self) -> Mended:
         self._skip()
@@ -158,7 +170,8 @@ class _Reader:
                 continue
             if not self._attach(value):
                 break
-        if self.plain_strings and self.escaped_bodies:
+        over_escaped = "unescape_structural_quotes" in self.repairs
+        if over_escaped and (self.loose_bodies or (self.plain_strings and self.escaped_bodies)):
             raise StrictError("mixed_escapes", self.at)
         return Mended(self.root, self.at, tuple(self.repairs), len(self.stack))
 
@@ -313,10 +326,10 @@ class _Reader:
             return self._plain_string()
         if mark == "'":
             self.repairs["single_quotes"] = None
-            return self._unescape(self._body(_SINGLE, 1))
+            return self._loose_string(_SINGLE)
         if mark in ("\u201c", "\u201d") and mark:
             self.repairs["curly_quotes"] = None
-            return self._unescape(self._body(_CURLY, 1))
+            return self._loose_string(_CURLY)
         if mark == "\\" and self.text.startswith('\\"', self.at):
             return self._over_escaped()
         return None
@@ -326,6 +339,13 @@ class _Reader:
         if _VALID.fullmatch(body) is None:
             return self._unescape(body)
         return self._encodable(scanstring(body + '"', 0, False)[0])
+
+    def _loose_string(self, pattern: re.Pattern[str]) -> str:
+        """Read a string in quotes that escaping once more leaves alone, so that they do not tell how deep it is."""
+        self.plain_strings = True
+        body = self._body(pattern, 1)
+        self.loose_bodies = self.loose_bodies or "\\" in body
+        return self._unescape(body)
 
     def _body(self, pattern: re.Pattern[str], quote: int) -> str:
         """Return what stands between the quotes and go behind them; without a closing quote the text was cut off."""
@@ -385,10 +405,7 @@ def _number(text: str, at: int) -> int | float:
             return int(text)
         except ValueError as error:
             raise StrictError("number_too_long", at) from error
-    value = float(text)
-    if value - value != 0:
-        raise StrictError("not_finite", at)
-    return value
+    return finite(text, at)
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -411,21 +428,10 @@ def json5_object(text: str, allowance: Allowance | None) -> Any | None:
     import json5  # here, because importing it takes longer than parsing a thousand responses
 
     try:
-        value = json5.loads(text, allow_duplicate_keys=False, parse_constant=_refuse, parse_float=_finite)
+        value = json5.loads(text, allow_duplicate_keys=False, parse_constant=refuse_constant, parse_float=finite)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _refuse(_: str) -> Any:
-    raise StrictError("not_finite")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if value - value != 0:
-        raise StrictError("not_finite")
-    return value
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")

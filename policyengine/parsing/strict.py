@@ -110,6 +110,14 @@ def is_cut_off(text: str, at: int = 0) -> bool:
     return bare.count("{") + bare.count("[") > bare.count("}") + bare.count("]")
 
 
+def is_in_string(text: str, start: int, at: int) -> bool:
+    """Return whether `at` lies in a string of what begins at `start`, or may, if its quotes are not JSON's."""
+    if _STRINGS.fullmatch(text, start, at) is None:
+        return True
+    opened = max((match.end() for match in _LOOSE_OPENS.finditer(text, start, at)), default=None)
+    return opened is not None and _LOOSE_CLOSES.search(text, opened, at) is None
+
+
 def strings(value: Any) -> Iterator[str]:
     """Yield every string of plain data, keys included."""
     todo = [value]
@@ -165,14 +173,24 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _refuse(_: str) -> Any:
+def refuse_constant(_: str) -> Any:
+    """Refuse what JSON readers call a constant: NaN and the infinities.
+
+    Raises:
+        StrictError: always.
+    """
     raise StrictError("not_finite")
 
 
-def _finite(text: str) -> float:
+def finite(text: str, at: int = 0) -> float:
+    """Return the number that `text` spells.
+
+    Raises:
+        StrictError: it overflows.
+    """
     value = float(text)
     if value - value != 0:
-        raise StrictError("not_finite")
+        raise StrictError("not_finite", at)
     return value
 
 
@@ -186,7 +204,10 @@ LONE = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STRINGS = re.compile(r'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
+_LOOSE_OPENS = re.compile("[:,{\\[(=\uff1a\uff0c]\\s*['\u201c\u201d]")
+_LOOSE_CLOSES = re.compile("['\u201c\u201d]\\s*[:,}\\])\uff1a\uff0c]")
+"""Quotes that are no apostrophes, because of what stands beside them."""
 _SURROGATE = re.compile("\\\\u[dD][89abcdefABCDEF]|[\ud800-\udfff]")
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=refuse_constant, parse_float=finite)
 _decode = msgspec.json.Decoder().decode
 encode = msgspec.json.Encoder().encode

@@ -39,6 +39,12 @@ WARNING_KINDS: dict[str, str] = {
 }
 """Warning kind of every unusable verdict. `ok` and `unknown_tool` are usable: `unknown_tool` fails only that call."""
 
+ANSWERED = "answered_by_a_tool"
+"""Reason of a final verdict without text that a rule gives where a tool said everything already."""
+
+FALLBACK = "fallback_text"
+"""Reason of a final verdict whose text is a rule's own, because the model says nothing."""
+
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """The parser's answer.

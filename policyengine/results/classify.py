@@ -18,7 +18,7 @@ import msgspec
 
 from policyengine.messages import UNDECLARED, Status, ToolError, ToolFacts, ToolResult
 from policyengine.results.declared import SHORT, Declared, as_code, declared, payload
-from policyengine.results.plain import attribute, encodable, plain, text_of, type_name
+from policyengine.results.plain import attribute, dumped, encodable, plain, text_of, type_name
 from policyengine.results.read import Kind, Read, marked_exit_code, read_json, read_result
 
 NO_OUTPUT = "(succeeded, no output)"
@@ -89,9 +89,9 @@ def classify_tool_result(
         facts: what the policy declares about the tool.
         limit: the most characters of output to keep; beginning and end are kept, and an exit code in any case.
     """
-    if isinstance(value, ToolResult):
+    if issubclass(type(value), ToolResult):
         return _of_result(value, facts)
-    if isinstance(value, BaseException):
+    if issubclass(type(value), BaseException):
         return _raised(value)
     read, kind = read_result(value, kind)
     said = declared(read.body, poll=facts.effect == "poll") if isinstance(read.body, Mapping) else Declared()
@@ -210,16 +210,15 @@ def _data(read: Read, said: Declared) -> dict[str, Any]:
 
 def _raised(error: BaseException) -> Classified:
     """Return the result of a tool that raised."""
-    name, words = type_name(error), encodable(text_of(error))
-    code = as_code(attribute(error, "returncode"))
+    name, words = type_name(error), plain(text_of(error)).value
+    code = as_code(plain(attribute(error, "returncode")).value)
     reason = "exception"
-    if isinstance(error, TimeoutError) or name == "TimeoutExpired":
+    if issubclass(type(error), TimeoutError) or name == "TimeoutExpired":
         reason = "timeout"
     elif code:
         reason = "exit_code"
     elif name == "CancelledError":
         reason = "interrupted"
-    words = plain(words).value
     content = f"Error: {name}: {words}" if words.strip() else f"Error: {name}"
     message = f"{name}: {words}" if words.strip() else name
     evidence = f"The tool raised {name}."
@@ -228,7 +227,7 @@ def _raised(error: BaseException) -> Classified:
 
 def _of_result(result: ToolResult, facts: ToolFacts) -> Classified:
     """Return a finished result as it classifies itself; only its exit code and a declared prefix are still read."""
-    error, text = result.error, encodable(result.text)
+    error, text = result.error, _words(result.text)
     if result.status == "ok" and error is None:
         read = read_json(text) if text.lstrip()[:1] in ("{", "[") else Read(text)
         said = Declared(rest=payload(read.body)) if isinstance(read.body, Mapping) else Declared()
@@ -241,7 +240,8 @@ def _of_result(result: ToolResult, facts: ToolFacts) -> Classified:
         own = error.code if error.code in EVIDENCE or error.code == "exception" else "error_flag"
         reason = "envelope_error" if error.declared else own
     content = text if text.strip() else f"({reason}; no output)"
-    message = encodable(error.message) if error and error.message else _line(content)
+    message, code = (_words(error.message), _words(error.code)) if error else ("", "")
+    message = message if message.strip() else _line(content)
     more = bool(text.strip()) and result.ran and message not in text
     return Classified(
         ok=False,
@@ -249,7 +249,7 @@ def _of_result(result: ToolResult, facts: ToolFacts) -> Classified:
         reason=reason,
         evidence=f"The result has the status {result.status}.",
         message=message,
-        code=encodable(error.code) if error else reason,
+        code=code if code.strip() else reason,
         declared=error.declared if error else False,
         retryable=error.retryable if error else None,
         exit_code=result.exit_code,
@@ -280,6 +280,12 @@ def _answers(tool: str, command: str) -> dict[int | None, str]:
     if program in COMPARERS:
         return {1: "different"}
     return {1: "false"} if command and program in CONDITIONS else {}
+
+
+def _words(value: Any) -> str:
+    """Return the text in a result that a tool made; nobody has checked that it is text."""
+    found = plain(value).value
+    return found if type(found) is str else "" if found is None else dumped(found)
 
 
 def _line(text: str) -> str:

@@ -101,6 +101,11 @@ FINE = ("ok", "success", "succeeded", "completed")
 PAYLOAD = ("data", "result", "results", "output", "content", "items", "stdout")
 CUT = ("truncated", "is_truncated", "isTruncated")
 MESSAGES = ("message", "msg", "reason", "detail", "description", "error_message", "errorMessage", "stderr", "hint")
+FACTS = (
+    *("success", "ok", "status", "blocked", "signal", "jsonrpc", "partial", "retryable", "code", "error_code"),
+    *("errorCode", "error_type", *FLAGS, *EXIT_CODES, *CUT, *MESSAGES, "error", "errors"),
+)
+"""Members by which an object declares something. They count wherever they stand, however large the rest is."""
 SHORT = 500
 
 
@@ -169,17 +174,17 @@ def exit_code_of(body: Mapping[str, Any]) -> int | None:
 
 
 def as_code(value: Any) -> int | None:
-    """Return an exit code as a number: an integer, or the text of one."""
-    if isinstance(value, bool):
-        return None
+    """Return an exit code as a number: an integer, or the text of one. No system has longer ones than 32 bits."""
     if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) < 12:
         try:
-            return int(value)
+            value = int(value)
         except ValueError:
             return None
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else None
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if -(2**31) <= value < 2**32 else None
 
 
 def _reason(body: Mapping[str, Any], exit_code: int | None, poll: bool) -> str:

@@ -32,7 +32,7 @@ def tool_result_envelope(
     this `kind` returned. `step` and `trace_id` are for logs and change nothing else.
     """
     seen = outcome
-    if not isinstance(seen, Classified):
+    if not issubclass(type(seen), Classified):
         seen = classify_tool_result(outcome, tool=tool, kind=kind, facts=facts)
     error = None
     if not seen.ok:

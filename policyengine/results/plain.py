@@ -11,11 +11,13 @@ numbers that are none, text that no UTF-8 can carry, objects whose own methods r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,6 +30,11 @@ MAX_INTEGER_BITS = 12_000
 MAX_NOTES = 20
 LONGEST_PATH = 120
 SHOWN_BYTES = 32
+MAX_EARLY_CHARS = 2000
+"""Longest text that is kept before other members because of its name."""
+
+CONTAINERS = (list, tuple, dict, set, frozenset)
+"""What may hold parts of itself several times, so that its text has no bound."""
 
 LEFT_OUT = "(left out: the result is too large)"
 
@@ -46,9 +53,12 @@ class Plain(NamedTuple):
     converted: tuple[str, ...] = ()
 
 
-def plain(value: Any) -> Plain:
-    """Return a value as JSON data."""
-    walk = _Walk()
+def plain(value: Any, first: Collection[str] = ()) -> Plain:
+    """Return a value as JSON data.
+
+    `first` names members of the value itself that are kept before others where not all of them fit.
+    """
+    walk = _Walk(first)
     found = _attempt(lambda: walk.any(value, "", 0))
     return Plain(found, tuple(walk.notes), walk.truncated, walk.not_finite, tuple(dict.fromkeys(walk.converted)))
 
@@ -76,6 +86,14 @@ def attribute(value: Any, name: str) -> Any:
         return None
 
 
+def is_a(value: Any, kinds: Any) -> bool:
+    """Return whether a foreign object is of one of `kinds`; one that refuses to say what it is, is of none."""
+    try:
+        return isinstance(value, kinds)
+    except Exception:  # noqa: BLE001 - `__class__` of a proxy is foreign code
+        return False
+
+
 def type_name(value: Any) -> str:
     """Return the name of a value's type as text that can be shown."""
     return encodable(type(value).__name__)[:80]
@@ -84,7 +102,12 @@ def type_name(value: Any) -> str:
 def text_of(value: Any) -> str:
     """Return what an object says of itself; a plain remark where even that fails."""
     try:
-        return str(value)
+        if issubclass(type(value), BaseException) and any(isinstance(item, CONTAINERS) for item in value.args):
+            # It would write out what it was given: without an end where parts of that are shared.
+            given = plain(value.args)
+            if given.truncated:
+                return dumped(given.value)
+        return str.__str__(str(value))
     except Exception as error:  # noqa: BLE001 - `__str__` of a foreign object is foreign code
         return f"({type_name(value)} that cannot be shown: {type_name(error)})"
 
@@ -108,7 +131,8 @@ def _attempt(make: Callable[[], Any]) -> Any:
 class _Walk:
     """One pass over a value, with what is left of its limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: Collection[str] = ()) -> None:
+        self.first = first
         self.nodes = MAX_NODES
         self.chars = MAX_CHARS
         self.notes: list[str] = []
@@ -124,11 +148,12 @@ class _Walk:
         self.chars -= 2
         if value is None or value is True or value is False:
             return value
-        if isinstance(value, str):
+        kind = type(value)  # not `isinstance`: a proxy may pose as text or a number, or refuse to say what it is
+        if issubclass(kind, str):
             return self.text(value, path)
-        if isinstance(value, int):
+        if issubclass(kind, int):
             return self.integer(value, path)
-        if isinstance(value, float):
+        if issubclass(kind, float):
             return self.number(value, path)
         return self.within(value, path, depth)
 
@@ -185,7 +210,11 @@ class _Walk:
 
     def mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
+        early = self.early(value) if depth == 0 and self.first else {}
         for key, item in islice(value.items(), MAX_NODES):
+            if type(key) is str and key in early:
+                made[key] = early.pop(key)
+                continue
             if self.nodes <= 0 or self.chars <= 0:
                 self.cut(path)
                 made[LEFT_OUT] = True
@@ -194,7 +223,16 @@ class _Walk:
             while name in made:
                 name = f"{name} ({len(made)})"
             made[name] = self.any(item, _below(path, name), depth + 1)
-        return made
+        return {**made, **early}
+
+    def early(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return the members that come first, without long texts, which would leave no room for others."""
+        found = {name: value[name] for name in self.first if name in value}
+        return {
+            name: self.any(item, name, 1)
+            for name, item in found.items()
+            if not isinstance(item, str) or len(item) <= MAX_EARLY_CHARS
+        }
 
     def items(self, value: Iterable[Any], path: str, depth: int) -> list[Any]:
         made: list[Any] = []
@@ -221,7 +259,7 @@ class _Walk:
             return self.any(value.value, path, depth + 1)
         if isinstance(value, Mapping):
             return self.mapping(value, path, depth)
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | deque):
             return self.items(value, path, depth)
         self.converted.append(type_name(value))
         if isinstance(value, bytes | bytearray | memoryview):
@@ -260,6 +298,8 @@ def _members(value: Any) -> Mapping[str, Any] | None:
         return None
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
+    if isinstance(value, SimpleNamespace):
+        return vars(value)
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     dump = getattr(value, "model_dump", None)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from policyengine.results.declared import declared, is_envelope
-from policyengine.results.plain import Plain, attribute, bytes_text, dumped, plain
+from policyengine.results.declared import FACTS, declared, is_envelope
+from policyengine.results.plain import Plain, attribute, bytes_text, dumped, is_a, plain
 
 Kind = Literal["content", "json", "process", "python", "structured"]
 
@@ -38,13 +38,13 @@ def read_result(value: Any, kind: Kind) -> tuple[Read, Kind]:
 
 
 def _read_value(value: Any, kind: Kind) -> Read:
-    if isinstance(value, bytes | bytearray):
+    if issubclass(type(value), bytes | bytearray):
         value = bytes_text(bytes(value))
-    if isinstance(value, str):
+    if issubclass(type(value), str):
         return _read_text(str.__str__(value), kind)
     if value is None:
         return Read("")
-    found = plain(value)
+    found = plain(value, FACTS)
     body = found.value
     if isinstance(body, dict) and _is_protocol(body):
         return _read_protocol(body, found, kind)
@@ -72,7 +72,7 @@ def read_json(text: str) -> Read:
     if len(text) > _MAX_JSON or not text.strip():
         return Read(text)
     try:
-        found = plain(json.loads(text))
+        found = plain(json.loads(text), FACTS)
     except (ValueError, RecursionError):
         return Read(text)
     return Read(dumped(found.value) if found.notes else text, found.value, plain=found)
@@ -91,27 +91,28 @@ def _with_inner(read: Read, kind: Kind) -> Read:
 
 def _carrier(value: Any, kind: Kind) -> tuple[Any, Kind]:
     """Return objects that carry a result (a finished process, a protocol's result) as mappings."""
-    if isinstance(value, Mapping | list | tuple | str | bytes | int | float | None):
+    if value is None or is_a(value, Mapping | list | tuple | str | bytes | int | float):
         return value, kind
-    if hasattr(type(value), "check_returncode"):
+    if attribute(type(value), "check_returncode") is not None:
         names = ("returncode", "stdout", "stderr")
         return {name: _shown(attribute(value, name)) for name in names}, "process"
     flag, content = attribute(value, "isError"), attribute(value, "content")
-    if isinstance(flag, bool) and isinstance(content, list | tuple):
+    if type(flag) is bool and issubclass(type(content), list | tuple):
         structured = attribute(value, "structuredContent")
         return {"content": content, "isError": flag, "structuredContent": structured}, "structured"
     return value, kind
 
 
 def _shown(stream: Any) -> Any:
-    return bytes_text(stream) if isinstance(stream, bytes) else stream
+    return bytes_text(stream) if type(stream) is bytes else stream
 
 
 def _is_protocol(body: Mapping[str, Any]) -> bool:
     """Return whether an object is a tool result of the Model Context Protocol."""
     content = body.get("content")
     if not isinstance(content, list):
-        return "structuredContent" in body and set(body) <= {"structuredContent", "isError", "_meta", "content", "meta"}
+        known = content is None and "structuredContent" in body
+        return known and set(body) <= {"structuredContent", "isError", "_meta", "content", "meta"}
     marked = isinstance(body.get("isError", body.get("is_error")), bool) or "structuredContent" in body
     return all(map(_is_block, content)) and (marked or (bool(content) and set(body) <= {"content", "_meta", "meta"}))
 

@@ -97,6 +97,8 @@ def test_a_fenced_request_runs_where_the_policy_allows_fences():
 
 
 def test_a_model_may_have_its_own_mode():
-    made = policy(models=(("scr*", ModelFacts({"mode": "repair", "text_fallback": True})),), tools=(("look", ToolFacts("read")),))
+    made = policy(
+        models=(("scr*", ModelFacts({"mode": "repair", "text_fallback": True})),), tools=(("look", ToolFacts("read")),)
+    )
     model = ScriptedModel(Script("t", (say(READ), say("done"))))
     assert Agent(Engine(made, registry=ListedRegistry()), model, [look, send]).run("task").executed == 1
