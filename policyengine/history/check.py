@@ -18,7 +18,7 @@ from policyengine.history.chat import as_mappings
 from policyengine.history.profile import HistoryProfile, as_profile
 from policyengine.history.shapes import shape_named
 from policyengine.history.turns import Pairing, Turn, pair, turns
-from policyengine.history.views import Shape, View
+from policyengine.history.views import Result, Shape, View
 from policyengine.messages import Message
 
 PROBLEMS: dict[str, str] = {
@@ -30,6 +30,7 @@ PROBLEMS: dict[str, str] = {
     "split_results": "results of one response stand in several messages",
     "text_before_result": "something stands before a result in its message",
     "empty_text_block": "a text, or a whole message, is empty",
+    "empty_error_result": "a result is an error and has no content",
     "input_not_object": "the arguments of a call are not an object",
     "arguments_not_json": "the arguments of a call are not JSON",
     "bad_tool_name": "a call has a name that the provider refuses",
@@ -99,6 +100,9 @@ def check(messages: Sequence[Mapping[str, Any]], shape: Shape, profile: HistoryP
 def _of_message(view: View, shape: Shape, profile: HistoryProfile) -> Iterator[HistoryProblem]:
     if profile.empty_text == "refused" and (view.empty or view.hollow):
         yield HistoryProblem("empty_text_block", view.index)
+    for result in view.results:
+        if is_refused_mute(result, profile):
+            yield HistoryProblem("empty_error_result", view.index, result.id)
     for call in view.calls:
         if not call.id and shape.KEYED:
             yield HistoryProblem("empty_call_id", view.index)
@@ -109,6 +113,11 @@ def _of_message(view: View, shape: Shape, profile: HistoryProfile) -> Iterator[H
         if call.arguments != "ok":
             code = "arguments_not_json" if call.arguments == "not_json" else "input_not_object"
             yield HistoryProblem(code, view.index, call.id)
+
+
+def is_refused_mute(result: Result, profile: HistoryProfile) -> bool:
+    """Return whether the provider refuses a result because it is an error and says nothing."""
+    return result.mute and profile.empty_text == "refused"
 
 
 def is_good_id(id: str, profile: HistoryProfile) -> bool:

@@ -25,7 +25,7 @@ class HistoryProfile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         thought_signature: `required` if the first call of each response in the turn in progress must be signed.
         strict_adjacency: whether all results must stand in the one message after the calls.
         unique_ids: where no two calls may have the same id: in one `turn`, or in the whole `history`.
-        empty_text: whether empty texts are `refused` or `allowed`.
+        empty_text: whether empty texts, and error results without content, are `refused` or `allowed`.
         name_pattern: what tool names must match as a whole; empty for what the shape says.
         id_pattern: what call ids must match as a whole; empty for any.
     """

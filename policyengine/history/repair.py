@@ -26,6 +26,7 @@ from policyengine.history.check import (
     is_good_id,
     is_good_name,
     is_misnamed,
+    is_refused_mute,
     is_unsigned,
     is_unwanted,
     of_pairs,
@@ -41,6 +42,9 @@ from policyengine.parsing.strict import StrictError
 INTERRUPTED = "No result: the call was interrupted."
 """What a result says that stands for a missing one."""
 
+SILENT = "The call failed and returned no text."
+"""What an error result says that said nothing."""
+
 UNREADABLE = "unreadable_arguments"
 """The argument under which text is kept that is no JSON object."""
 
@@ -55,6 +59,7 @@ REPAIRS: dict[str, str] = {
     "rename_call_id": "a call and its result got an id of their own",
     "rename_tool": "a call and its result got a name that is legal",
     "fill_result": "a result got the id or the name of the call it answers",
+    "word_error": "an error result without content got a text that says so",
     "rewrite_arguments": "arguments became a JSON object",
     "drop_empty_text": "an empty text, or a message of nothing else, went",
     "drop_reasoning": "reasoning that must not come back went",
@@ -187,6 +192,7 @@ class _Mender:
         self.edits: dict[int, Edit] = {}
         self.names: dict[Call, str] = {}
         self.ids: dict[Call, str] = {}
+        self.worded: dict[Result, Mapping[str, Any]] = {}
         self.views = [shape.view(message, index) for index, message in enumerate(messages)]
         self.taken = {call.id for view in self.views for call in view.calls}
         self.taken.update(result.id for view in self.views for result in view.results)
@@ -223,6 +229,11 @@ class _Mender:
             self._edit(view.index).drop.update(view.empty)
             self._note("drop_empty_text", view.index)
         self._mend_thinking(view)
+        for result in view.results:
+            if is_refused_mute(result, self.profile):
+                stored = self.shape.result(message, result.part)
+                self.worded[result] = self._edit(view.index).results[result.part] = self.shape.worded(stored, SILENT)
+                self._note("word_error", view.index, result.id, stored)
         for call in view.calls:
             if call.arguments != "ok":
                 raw = self.shape.raw_arguments(message, call.part)
@@ -309,8 +320,12 @@ class _Mender:
     def _rename_in_place(self, pairing: Pairing) -> None:
         for call, result in pairing.answers:
             if call in self.ids or call in self.names:
-                stored = self.shape.result(self.messages[result.index], result.part)
-                self._edit(result.index).results[result.part] = self._answering(call, result, stored)
+                answering = self._answering(call, result, self._stored(result))
+                self._edit(result.index).results[result.part] = answering
+
+    def _stored(self, result: Result) -> Mapping[str, Any]:
+        """Return a result as it is stored, with a text if it must not stay without."""
+        return self.worded.get(result) or self.shape.result(self.messages[result.index], result.part)
 
     def _answering(self, call: Call, result: Result, stored: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a result with the id and the name of its call."""
@@ -326,7 +341,7 @@ class _Mender:
         placed = []
         answers = [*pairing.answers, *late]
         for call, result in answers:
-            stored = self.shape.result(self.messages[result.index], result.part)
+            stored = self._stored(result)
             answering = self._answering(call, result, stored)
             if call not in self.ids and call not in self.names and answering is not stored:
                 self._note("fill_result", result.index, call.id, stored)
@@ -346,11 +361,7 @@ class _Mender:
                     stored = self.shape.result(self.messages[result.index], result.part)
                     self._note(code, result.index, result.id, stored)
         if _refers(turn):
-            placed += [
-                _Placed(self.shape.result(self.messages[result.index], result.part), result.index)
-                for result in pairing.orphans
-                if result not in moved
-            ]
+            placed += [_Placed(self._stored(result), result.index) for result in pairing.orphans if result not in moved]
         return placed
 
     def _packed(self, turn: Turn, results: list[_Placed]) -> Iterator[tuple[Mapping[str, Any], int | None]]:

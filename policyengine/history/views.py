@@ -31,13 +31,15 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A result. `late` says that something else stands before it in its message."""
+    """A result. `late` says that something else stands before it in its message, `mute` that it is an error without
+    content."""
 
     index: int
     part: int
     id: str
     name: str = ""
     late: bool = False
+    mute: bool = False
 
 
 class View(msgspec.Struct, frozen=True):
@@ -103,6 +105,10 @@ class Shape(Protocol):
 
     def renamed(self, result: Mapping[str, Any], id: str | None, name: str | None) -> Mapping[str, Any]:
         """Return a result that answers another id, or names another tool; `None` leaves that as it is."""
+        ...
+
+    def worded(self, result: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+        """Return a mute result with a text as its content."""
         ...
 
     def synthetic(self, message: Mapping[str, Any], call: Call, id: str, name: str, text: str) -> Mapping[str, Any]:

@@ -140,6 +140,7 @@ ANSWERS = st.lists(
         record(type=st.just("text"), text=TEXTS),
         record(type=st.just("tool_result"), tool_use_id=IDS, content=TEXTS),
         record(type=st.just("tool_result"), tool_use_id=IDS),
+        record(type=st.just("tool_result"), tool_use_id=IDS, content=TEXTS, is_error=st.booleans()),
     ),
     max_size=4,
 )

@@ -8,7 +8,7 @@ import pytest
 from policyengine import Message, ToolCall, UsageError
 from policyengine.history.check import PROBLEMS, check_history
 from policyengine.history.profile import HistoryProfile
-from policyengine.history.repair import INTERRUPTED, REPAIRS, repair_history
+from policyengine.history.repair import INTERRUPTED, REPAIRS, SILENT, repair_history
 
 
 def found(messages, shape="openai_chat", profile=None):
@@ -375,6 +375,40 @@ def test_a_missing_anthropic_result_goes_in_front_of_what_the_user_says_next():
     repaired, _ = mended(messages, "anthropic")
     result, text = repaired[1]["content"]
     assert (result["tool_use_id"], result["is_error"], text, repaired[1]["x"]) == ("a", True, block("other topic"), 1)
+
+
+@pytest.mark.parametrize("content", ["", None, [], [block("")], "missing"])
+def test_an_anthropic_error_result_has_to_say_something(content):
+    mute = {**done("a", content), "is_error": True}
+    if content == "missing":
+        del mute["content"]
+    messages = [said(use("a"), use("b")), user(mute, done("b", "")), said(block("so"))]
+    assert ("empty_error_result", 1, "a") in found(messages, "anthropic")
+    repaired = repair_history(messages, shape="anthropic")
+    assert repaired.messages[1]["content"] == [{**mute, "content": SILENT}, done("b", "")]
+    assert [(repair.code, repair.index, repair.before) for repair in repaired.repairs] == [("word_error", 1, mute)]
+    assert repaired.messages[0] is messages[0]
+    assert repaired.remaining == ()
+    assert found(messages, "anthropic", {"empty_text": "allowed"}) == []
+
+
+def test_only_an_error_without_any_content_is_mute():
+    image = {"type": "image", "source": {}}
+    for result in (done("a", ""), {**done("a", ""), "is_error": False}, {**done("a", [image]), "is_error": True}):
+        assert found([said(use("a")), user(result)], "anthropic") == []
+
+
+def test_a_mute_error_result_gets_its_text_wherever_it_goes():
+    mute = {**done("a", ""), "is_error": True}
+    worded = {**mute, "content": SILENT}
+    late = [said(use("a")), said(use("b")), user(mute, done("b"))]
+    repaired, repairs = mended(late, "anthropic")
+    assert repaired == [late[0], user(worded), late[1], user(done("b"))]
+    assert repairs.count("word_error") == 1
+    shared = [said(use("a"), use("a")), user(mute, done("a"))]
+    repaired, repairs = mended(shared, "anthropic")
+    assert repaired[1]["content"] == [worded, done("call00001")]
+    assert repairs == ["word_error", "rename_call_id"]
 
 
 def test_tools_that_the_provider_runs_are_no_business_of_ours():

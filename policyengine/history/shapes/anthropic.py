@@ -53,10 +53,20 @@ def _view_of_user(blocks: list[Mapping[str, Any]], index: int, empty: tuple[int,
     other = not blocks
     for place, block in enumerate(blocks):
         if block.get("type") == "tool_result":
-            results.append(Result(index, place, text_of(block.get("tool_use_id")), late=other))
+            results.append(Result(index, place, text_of(block.get("tool_use_id")), late=other, mute=_is_mute(block)))
         else:
             other = True
     return View(index, results=tuple(results), other=other, empty=empty, hollow=hollow)
+
+
+def _is_mute(result: Mapping[str, Any]) -> bool:
+    """Return whether a result is an error without content; one that is no error may be empty."""
+    if result.get("is_error") is not True:
+        return False
+    parts = listed(result.get("content"))
+    if not parts:
+        return result.get("content") in (None, "", [], ())
+    return all(mapped(part).get("type") == "text" and part.get("text") in (None, "") for part in parts)
 
 
 def _call(block: Mapping[str, Any], index: int, part: int) -> Call:
@@ -94,6 +104,11 @@ def result(message: Mapping[str, Any], part: int) -> Mapping[str, Any]:
 def renamed(result: Mapping[str, Any], id: str | None, name: str | None) -> Mapping[str, Any]:
     """Return a result that answers another id; results name no tool."""
     return result if id is None else {**result, "tool_use_id": id}
+
+
+def worded(result: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    """Return a mute result with a text as its content."""
+    return {**result, "content": text}
 
 
 def synthetic(message: Mapping[str, Any], call: Call, id: str, name: str, text: str) -> Mapping[str, Any]:
