@@ -30,6 +30,8 @@ from policyengine import (
 CODE = "tool_failure"
 INSIST_CODE = "tool_failure_again"
 UNKNOWN_TOOL = "unknown_tool"
+PLAN_TOOL = "update_step"
+"""The tool that changes a plan; a note points to it where there is a plan (AmritaCore 1C.18)."""
 LEVELS = ("hint", "insist", "deny")
 
 # Tool names come from the model, so the number of tallies must not depend on it.
@@ -53,16 +55,11 @@ class Tally(msgspec.Struct):
 
 
 class Failures(msgspec.Struct):
-    """All tallies of a step, the refused tools with the count that led to it, and unknown tools in a row.
-
-    `batch` is the batch being judged; `unknown_in` the batch of the latest unknown tool that was counted.
-    """
+    """All tallies of a step, the refused tools with the count that led to it, and the batch being judged."""
 
     batch: str = ""
     tallies: dict[str, Tally] = {}
     refused: dict[str, int] = {}
-    unknown: int = 0
-    unknown_in: str = ""
 
 
 class FailureHintInjector(Extension):
@@ -87,16 +84,35 @@ class FailureHintInjector(Extension):
         },
         "scope": {"type": "string", "allowed": ["tool", "step"], "default": "tool"},
         "count": {"type": "string", "allowed": ["consecutive", "total"], "default": "consecutive"},
-        "unknown_tools": {"type": "dict", "schema": {"stop": {**_THRESHOLD, "required": True}}},
     }
     state = Failures
     scope = "step"
     messages = {
-        "tool_failure.retry": {"tool": "search", "scope": "tool", "in_a_row": True, "observed": 1, "limit": 3},
-        "tool_failure.change": {"tool": "search", "scope": "tool", "in_a_row": True, "observed": 2, "limit": 3},
-        "tool_failure.no_retry": {"tool": "search", "scope": "tool", "in_a_row": True, "observed": 1, "limit": 3},
+        "tool_failure.retry": {
+            "tool": "search",
+            "scope": "tool",
+            "plan": "",
+            "in_a_row": True,
+            "observed": 1,
+            "limit": 3,
+        },
+        "tool_failure.change": {
+            "tool": "search",
+            "scope": "tool",
+            "plan": "",
+            "in_a_row": True,
+            "observed": 2,
+            "limit": 3,
+        },
+        "tool_failure.no_retry": {
+            "tool": "search",
+            "scope": "tool",
+            "plan": "",
+            "in_a_row": True,
+            "observed": 1,
+            "limit": 3,
+        },
         "tool_failure.deny": {"tool": "search", "scope": "tool", "in_a_row": True, "observed": 3, "limit": 3},
-        "unknown_tool.stop": {"tool": "serach", "observed": 3, "limit": 3},
     }
 
     @classmethod
@@ -107,11 +123,11 @@ class FailureHintInjector(Extension):
             if high <= low:
                 message = f"must be above {lower} ({low}): each level is reached after the one before it"
                 yield OptionProblem(("levels", higher), message)
-        if not given and options.get("unknown_tools") is None:
+        if not given:
             yield OptionProblem(("levels",), "no level is set; set `mode: disabled` on the rule to switch it off")
 
     def proofs(self) -> Iterable[Proof]:
-        """Return a tool that fails again and again, one that says a retry is pointless, and unknown tools."""
+        """Return a tool that fails again and again, and one that says a retry is pointless."""
         for level in LEVELS:
             number = self.levels.get(level)
             if number is not None:
@@ -121,16 +137,11 @@ class FailureHintInjector(Extension):
         if self.has_notes:
             turns = _failing(1, ToolError("gone", "no such page", retryable=False, declared=True))
             yield Proof("not retryable", "hint", INSIST_CODE if self._level(1) > 1 else CODE, 1, turns)
-        if self.unknown_limit is not None:
-            turns = _failing(self.unknown_limit, ToolError(UNKNOWN_TOOL, "no such tool"))
-            yield Proof("unknown_tools.stop", "stop", UNKNOWN_TOOL, self.unknown_limit, turns)
 
     def setup(self) -> None:
         """Look up the configured levels once."""
         self.levels = {level: number for level, number in self.options.levels.items() if number is not None}
         self.has_notes = "hint" in self.levels or "insist" in self.levels
-        unknown = self.options.get("unknown_tools")
-        self.unknown_limit: int | None = None if unknown is None else unknown.stop
 
     @hookimpl
     def before_tool_call(self, run: RunView, call: ToolCall, batch: Batch) -> Action | None:
@@ -145,15 +156,12 @@ class FailureHintInjector(Extension):
     @hookimpl
     def after_tool_call(self, run: RunView, call: ToolCall, result: ToolResult) -> Action | None:
         """Count the failure and queue a note where it reaches a level; a success ends the row."""
-        if not result.ran:
+        # A call to a tool that does not exist says nothing about the tools that do; `unknown_tools` counts those.
+        if not result.ran or (result.error is not None and result.error.code == UNKNOWN_TOOL):
             return None
         state: Failures = run.state
-        # Rounds tell batches apart where no call of one was judged (all tools unknown), batch ids where a host counts
-        # no rounds.
+        # Rounds and batch ids: a host may count only one of them.
         this_batch = f"{run.iteration}/{state.batch}"
-        if result.error is not None and result.error.code == UNKNOWN_TOOL:
-            return self._unknown(run, call, this_batch)
-        state.unknown = 0
         key = call.name if self.options.scope == "tool" else ""
         if not run.failed(call, result):
             if key in state.tallies:
@@ -190,7 +198,8 @@ class FailureHintInjector(Extension):
             tally.warned_off = True
             kind = "no_retry"
         limit = self.levels.get("deny")
-        return run.hint(code, f"{CODE}.{kind}", observed=tally.total, limit=limit, **self._facts(call))
+        plan = PLAN_TOOL if run.planned else ""
+        return run.hint(code, f"{CODE}.{kind}", observed=tally.total, limit=limit, plan=plan, **self._facts(call))
 
     def _facts(self, call: ToolCall) -> dict[str, Any]:
         return {"tool": call.name, "scope": self.options.scope, "in_a_row": self.options.count == "consecutive"}
@@ -199,17 +208,6 @@ class FailureHintInjector(Extension):
         if total >= self.levels.get("insist", total + 1):
             return 2
         return 1 if total >= self.levels.get("hint", total + 1) else 0
-
-    def _unknown(self, run: RunView, call: ToolCall, this_batch: str) -> Action | None:
-        """Count a call to a tool that does not exist; it says nothing about the tools that do."""
-        state: Failures = run.state
-        if self.unknown_limit is None or state.unknown_in == this_batch:
-            return None
-        state.unknown_in = this_batch
-        state.unknown += 1
-        if state.unknown < self.unknown_limit:
-            return None
-        return run.stop(UNKNOWN_TOOL, observed=state.unknown, limit=self.unknown_limit, tool=call.name)
 
 
 def _failing(times: int, error: ToolError | None = None) -> tuple[Turn, ...]:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from policyengine.results import Classified, classify_tool_result, tool_result_envelope
     from policyengine.run import Run
     from policyengine.runstate import Conversation, StopReason
-    from policyengine.script import Script, ScriptedCall, Turn, batch, call, say
+    from policyengine.script import Script, ScriptedCall, Turn, batch, call, fail, say
     from policyengine.toolset import Tool, Toolset, as_tools
 
 __version__ = "0.1.0"
@@ -148,6 +148,7 @@ _HOMES = {
     "classify_provider_error": "policyengine.providers.errors",
     "classify_response": "policyengine.responses",
     "classify_tool_result": "policyengine.results",
+    "fail": "policyengine.script",
     "failed": "policyengine.context",
     "find_silent_overflow": "policyengine.providers.errors",
     "force_call": "policyengine.forced_call",
@@ -246,6 +247,7 @@ __all__ = [
     "classify_provider_error",
     "classify_response",
     "classify_tool_result",
+    "fail",
     "failed",
     "find_silent_overflow",
     "force_call",

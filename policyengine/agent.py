@@ -95,6 +95,11 @@ class Agent:
         sleep: Callable[[float], object] = time.sleep,
         asleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        # Both would otherwise be told by an attribute that is missing, in the middle of a run.
+        if not isinstance(engine, Engine):
+            raise UsageError(f"an agent needs an Engine first, not {type(engine).__name__}: Agent(Engine(), model)")
+        if not callable(getattr(model, "complete", None)) or not hasattr(model, "name"):
+            raise UsageError(f"a model has a `name` and a method `complete`; {type(model).__name__} has not")
         self.engine = engine
         self.model = model
         self.tools: Toolset = as_tools(tools)

@@ -31,6 +31,7 @@ from policyengine.policy.load import load_policy
 from policyengine.policy.model import Policy
 from policyengine.policy.problems import Position, Problem
 from policyengine.policy.reload import POLL_S, Watch
+from policyengine.protocols import PROTOCOLS, check_choice
 from policyengine.run import SAVE_VERSION, Journal, Run, SavedRun, Sink
 from policyengine.runstate import Conversation, RunState
 from policyengine.selftest import LEAST_S, self_test
@@ -117,7 +118,11 @@ class Engine:
         """Return a new run under the policy in force. Report its events to it and obey its decisions.
 
         Runs that share a `conversation` share the state of rules with scope `conversation`.
+
+        Raises:
+            UsageError: there is no such protocol.
         """
+        check_choice(protocol, PROTOCOLS, "protocol")
         state = RunState(run_id or uuid4().hex, agent, protocol=protocol)
         if self.journal is not None:
             conversation_id = conversation.id if conversation is not None else ""

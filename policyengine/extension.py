@@ -64,7 +64,8 @@ class Proof(msgspec.Struct, frozen=True):
 
     `label` names what is proved (`repeat`, `cycle`, `repeat[check_job]`); `action` and `code` are what must be
     returned; `expect` is the iteration, from 1, at which it must be returned. `tools` are facts about the tools
-    that the sequence uses; they replace the policy's for the proof. `protocol` is `native` or `text`.
+    that the sequence uses; they replace the policy's for the proof. `protocol` is `native` or `text`. `pace_s` is how
+    many seconds each response takes, on a clock that nothing else moves.
     """
 
     label: str
@@ -74,6 +75,7 @@ class Proof(msgspec.Struct, frozen=True):
     turns: tuple[Turn, ...]
     tools: dict[str, ToolFacts] = {}
     protocol: Literal["native", "text"] = "native"
+    pace_s: float = 0.0
 
 
 class Extension:

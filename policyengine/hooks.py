@@ -101,8 +101,9 @@ class HookSpecs:
 
         When: before every request, auxiliary ones (repair, summary) included.
         What you get: the whole request; its history is valid.
-        What your answer does: `rewrite` replaces `tools` or `model` of the request, `hint` adds a note first,
-            `wind_down` asks for a final answer, `stop` ends the run before the request is sent.
+        What your answer does: `rewrite` replaces `tools` or `model` of the request, or has the history shortened first
+            (`compaction`), `hint` adds a note first, `wind_down` asks for a final answer, `stop` ends the run before
+            the request is sent.
         If you raise: the rule's `on_error` applies.
         Example:
             if run.iteration > 10: return run.stop("max_steps", limit=10)
@@ -142,11 +143,11 @@ class HookSpecs:
 
         When: after a request failed and the failure was classified.
         What you get: the class of the failure, its text, status and retry-after time.
-        What your answer does: `retry` sends the request again, `stop` ends the run with a typed reason. With no
-            opinion the run ends as failed.
+        What your answer does: `retry` (from `run.recover`) sends the request again, after a `Remedy` if one is given;
+            `stop` ends the run with a typed reason. With no opinion the run ends as failed.
         If you raise: the rule's `on_error` applies.
         Example:
-            if error.code == "overloaded": return run.retry("overloaded")
+            if error.code == "overloaded": return run.recover("overloaded", Remedy("wait", wait_s=2.0))
         """
         raise NotImplementedError
 

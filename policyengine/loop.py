@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from policyengine.actions import Ask, Deny, EndStep, Remedy, Retry, Stop, WindDown
+from policyengine.actions import Ask, Deny, EndStep, Remedy, Retry, Rewrite, Stop, WindDown
 from policyengine.decision import Decision, Note
 from policyengine.draft import Draft, check_calls, corrected, repair_notice
 from policyengine.errors import UsageError
@@ -60,7 +60,7 @@ from policyengine.outcome import FailedAttempt, Outcome, OutcomeStatus
 from policyengine.parsing.forms import examples_of
 from policyengine.parsing.guess import as_parsed, settle_guess
 from policyengine.parsing.parse import CUT_REASONS, parse_response
-from policyengine.parsing.verdict import WARNING_KINDS, Verdict
+from policyengine.parsing.verdict import ANSWERED, FALLBACK, WARNING_KINDS, Verdict
 from policyengine.plans import (
     SET_PLAN,
     UPDATE_STEP,
@@ -80,7 +80,8 @@ from policyengine.plans import (
 )
 from policyengine.plans.plan import MAX_RESULT
 from policyengine.policy.model import Parsing
-from policyengine.providers.errors.overflow import find_silent_overflow
+from policyengine.providers.errors.overflow import INFERRED, find_silent_overflow
+from policyengine.providers.errors.remedies import with_remedies
 from policyengine.remedies import CHANGES
 from policyengine.responses import visible_text
 from policyengine.results.envelope import tool_result_envelope
@@ -108,7 +109,7 @@ def advance(loop: Loop, event: Event) -> Effect:
         case Responded() if phase == "model":
             return _responded(loop, event.response)
         case RequestFailed() if phase == "model":
-            return _failed(loop, event.error)
+            return _failed(loop, with_remedies(event.error))
         case ToolsDone() if phase == "tools":
             return _tools_done(loop, event.results)
         case Waited() if phase == "waiting":
@@ -180,6 +181,7 @@ def _request(loop: Loop, *, judged: bool = False) -> Effect:
     if judged:
         return CallModel(_open_request(loop))
     state.changes = None
+    state.doubtful = None
     state.attempt += 1
     decision = loop.run.before_model_call(_build(loop))
     if _ends(decision):
@@ -200,7 +202,7 @@ def _request(loop: Loop, *, judged: bool = False) -> Effect:
 def _build(loop: Loop) -> ModelRequest:
     state = loop.state
     source = state.changes or state
-    messages = (*_passed(loop, state.messages), *state.aside)
+    messages = (*_passed(loop, state.messages, source.model), *state.aside)
     return ModelRequest(
         messages,
         source.tools,
@@ -212,9 +214,9 @@ def _build(loop: Loop) -> ModelRequest:
     )
 
 
-def _passed(loop: Loop, messages: Sequence[Message]) -> Sequence[Message]:
+def _passed(loop: Loop, messages: Sequence[Message], model: str = "") -> Sequence[Message]:
     """Return the messages with the reasoning that the model's rule passes on."""
-    return pass_reasoning(messages, loop.run.snapshot.policy.model(loop.state.model).reasoning)
+    return pass_reasoning(messages, loop.run.snapshot.policy.model(model or loop.state.model).reasoning)
 
 
 def _open_request(loop: Loop) -> ModelRequest:
@@ -250,7 +252,11 @@ def _responded(loop: Loop, response: ModelResponse) -> Effect:
     if state.draft is not None:
         return _repaired(loop, response)
     hidden = _silent_overflow(loop, response)
-    return _judged_response(loop, response) if hidden is None else _failed(loop, hidden)
+    if hidden is None:
+        return _judged_response(loop, response)
+    # Where the provider does not say so itself, the overflow is inferred, and an inference must not end a run.
+    state.doubtful = response if hidden.message in INFERRED else None
+    return _failed(loop, hidden)
 
 
 def _judged_response(loop: Loop, response: ModelResponse) -> Effect:
@@ -271,9 +277,12 @@ def _judged_response(loop: Loop, response: ModelResponse) -> Effect:
         return _retry(loop, response, decision.message)
     if isinstance(decision.control, WindDown):
         _wind_down(loop, run.stopped(decision), run.state.iteration)
-    state.last_text = verdict.text or state.last_text
+    if verdict.reason != FALLBACK:
+        state.last_text = verdict.text or state.last_text
     if not verdict.usable:
         return _unreadable(loop, response, verdict)
+    if verdict.final and verdict.reason in (ANSWERED, FALLBACK):
+        return _answered_for(loop, decision, verdict)
     if verdict.final and not verdict.text.strip():
         return _unusable(loop, _without_calls(response), "empty", _problem(loop, response, "nothing_left"))
     if verdict.final:
@@ -283,6 +292,37 @@ def _judged_response(loop: Loop, response: ModelResponse) -> Effect:
         response, verdict = _as_rewritten(loop, response, verdict)
     _note_recovery(loop, response, verdict)
     return _check_arguments(loop, Draft(response, verdict))
+
+
+def _answered_for(loop: Loop, decision: Decision, verdict: Verdict) -> Effect:
+    """End with what a tool said already, or with the words of a rule; the history holds neither as said by the model.
+
+    Words that are not the model's are never reported without the rule that said them.
+    """
+    reason = _rewriter(loop, decision) if verdict.reason == FALLBACK else None
+    text = loop.state.last_text if verdict.reason == ANSWERED else verdict.text
+    if loop.state.plan is not None:
+        return _step_answered(loop, loop.state.plan, text, reason)
+    return _answer(loop, text, reason)
+
+
+def _rewriter(loop: Loop, decision: Decision) -> StopReason | None:
+    """Return whose rewrite counted, as a reason; `None` where no rule but the parser gave the verdict."""
+    votes = ((vote, action) for vote in decision.votes for action in vote.effective if isinstance(action, Rewrite))
+    vote, action = next(votes, (None, None))
+    if vote is None or action is None:
+        return None
+    reason = StopReason(
+        code=action.code,
+        rule=vote.rule,
+        at=vote.at,
+        action=action.name,
+        observed=action.observed,
+        limit=action.limit,
+        iteration=loop.run.state.iteration,
+    )
+    loop.run.tell_stop(reason)
+    return reason
 
 
 def _note_recovery(loop: Loop, response: ModelResponse, verdict: Verdict) -> None:
@@ -383,10 +423,10 @@ def _repaired(loop: Loop, response: ModelResponse) -> Effect:
     return _check_arguments(loop, corrected(draft, response))
 
 
-def _answer(loop: Loop, text: str) -> Effect:
+def _answer(loop: Loop, text: str, reason: StopReason | None = None) -> Effect:
     """The model gave its final answer: the round ends, and with it the run; no rule can stop it any more."""
     loop.run.end_iteration(0, True)
-    return _finish(loop, "completed", loop.state.winding_down, text)
+    return _finish(loop, "completed", reason or loop.state.winding_down, text)
 
 
 def _retry(loop: Loop, response: ModelResponse, notice: str) -> Effect:
@@ -576,7 +616,10 @@ def _end_iteration(loop: Loop, calls: int, usable: bool) -> Effect:
 
 
 def _failed(loop: Loop, error: ProviderError) -> Effect:
-    """Ask the rules what to do about a failed request; without an opinion the run ends as failed."""
+    """Ask the rules what to do about a failed request; without an opinion the run ends as failed.
+
+    A response that only seems to hide an overflow is then taken as it is.
+    """
     state = loop.state
     if state.compacting is not None:
         return _not_summarised(loop)
@@ -594,6 +637,9 @@ def _failed(loop: Loop, error: ProviderError) -> Effect:
     if isinstance(decision.control, Retry) and state.recoveries < MAX_RECOVERIES:
         state.recoveries += 1
         return _recover(loop, error, decision.control.remedy)
+    response, state.doubtful = state.doubtful, None
+    if response is not None:
+        return _judged_response(loop, response)
     return _finish(loop, "failed", None, error=f"{error.code}: {error.message}")
 
 
@@ -610,7 +656,11 @@ def _recover(loop: Loop, error: ProviderError, remedy: Remedy | None) -> Effect:
             return Wait(remedy.wait_s)
         case Remedy(name="compact"):
             state.failing = error
-            return _compact(loop, remedy.compaction or Compaction()) or _failed(loop, error)
+            shorter = _compact(loop, remedy.compaction or Compaction())
+            if shorter is not None:
+                return shorter
+            state.failing = None
+            changed = False
         case Remedy(name="fallback_model"):
             changed = state.model != remedy.model
             state.model = remedy.model
@@ -645,7 +695,9 @@ def _compact(loop: Loop, how: Compaction) -> Effect | None:
     if cut is None:
         return None
     if how.strategy == "slide":
-        return _shorten(loop, cut, run.snapshot.templates.render("compaction.dropped", {}))
+        notice = run.snapshot.templates.render("compaction.dropped", {})
+        shorter = shortened(state.messages, cut, run.state.task, notice)
+        return None if shorter is None else _go_on_with(loop, shorter)
     decision = run.before_model_call(_summary_request(loop, cut))
     if _ends(decision):
         return _end_now(loop, run.stopped(decision))
@@ -671,16 +723,23 @@ def _summarised(loop: Loop, response: ModelResponse, cut: Cut) -> Effect:
     summary = visible_text(response)
     if not summary or response.tool_calls or response.finish_reason in CUT_REASONS:
         return _not_summarised(loop)
-    loop.state.compacting = None
     heading = loop.run.snapshot.templates.render("compaction.heading", {})
-    return _shorten(loop, cut, f"{heading}\n{summary}")
+    shorter = shortened(loop.state.messages, cut, loop.run.state.task, f"{heading}\n{summary}")
+    if shorter is None:
+        return _not_summarised(loop)
+    loop.state.compacting = None
+    return _go_on_with(loop, shorter)
 
 
-def _shorten(loop: Loop, cut: Cut, instead: str) -> Effect:
+def _go_on_with(loop: Loop, messages: list[Message]) -> Effect:
+    """Send the next request with a shorter history; a plan that may have been cut off is shown again."""
     state = loop.state
-    state.messages = shortened(state.messages, cut, loop.run.state.task, instead)
+    state.messages = messages
     state.size.reset()
     state.failing = None
+    if state.plan is not None:
+        state.shown = ""
+        _show_plan(loop)
     return _request(loop)
 
 
@@ -756,12 +815,15 @@ def _update_plan(loop: Loop) -> None:
         state.plan, item.result = updated.plan, updated.result
 
 
-def _step_answered(loop: Loop, plan: Plan, text: str) -> Effect:
-    """A text without calls ends the step it belongs to; after the last step it is the answer of the run."""
+def _step_answered(loop: Loop, plan: Plan, text: str, reason: StopReason | None = None) -> Effect:
+    """A text without calls ends the step it belongs to; after the last step it is the answer of the run.
+
+    With a `reason` the text is not the model's: the step failed.
+    """
     if plan.current:
-        plan = loop.state.plan = finish_current(plan, "done", text)
+        plan = loop.state.plan = finish_current(plan, "done" if reason is None else "failed", text)
     if not ready(plan):
-        return _answer(loop, text)
+        return _answer(loop, text, reason)
     decision = loop.run.end_iteration(0, True)
     if _ends(decision):
         loop.state.ending = loop.run.stopped(decision)

@@ -132,7 +132,8 @@ class LoopState(msgspec.Struct):
 
     `model`, `max_tokens` and `thinking` are those of the next request; remedies change them. `recoveries` counts what
     was done about failed requests in this iteration, `failing` is the failure that is being dealt with, `wait_s` how
-    long to wait. `compacting` is a summary that was asked for, `compacted_in` the iteration of the latest one.
+    long to wait. `doubtful` is a response that seems to hide an overflow: it counts if nothing can be done about that.
+    `compacting` is a summary that was asked for, `compacted_in` the iteration of the latest one.
 
     `planning` says that a plan is asked for, `shown` is the digest of the plan that the model was shown last,
     `summing_up` the id of the step whose summary is asked for; `inbox` waits for the next step to begin.
@@ -155,6 +156,7 @@ class LoopState(msgspec.Struct):
     failed: list[FailedAttempt] = []
     recoveries: int = 0
     failing: ProviderError | None = None
+    doubtful: ModelResponse | None = None
     wait_s: float = 0.0
     compacting: Cut | None = None
     compacted_in: int = 0

@@ -144,7 +144,8 @@ class ModelResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 class ProviderError(msgspec.Struct, frozen=True, omit_defaults=True):
     """A failed request to a model, classified. `code` is one of the provider error classes, or `unknown`.
 
-    `classify_provider_error` fills in the rest; an error made by hand may leave it out. `retry_same_request` says
+    `classify_provider_error` fills in the rest; an error made by hand may leave it out, and our loop then takes the
+    remedies of its class. `retry_same_request` says
     whether sending the very same request again makes sense (`None`: nobody said), `remedies` what to do instead or
     before that, best first. Numbers are tokens as the provider told them, never bytes (those are `size_bytes` and
     `limit_bytes`); `ids`, `message_index` and `position` say which calls, message or part the provider complains about.

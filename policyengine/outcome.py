@@ -41,7 +41,8 @@ class FailedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The end of a run.
 
-    `completed`: the model gave its answer (`output`). `stopped`: a guard ended the run (`stop` says which and why;
+    `completed`: the model gave its answer (`output`), or a rule gave one in its place, which `stop` then names with
+    action `rewrite`: such a text is not the model's. `stopped`: a guard ended the run (`stop` says which and why;
     `output` is the last text of the model, if any: a partial result, never a success). `waiting`: the run waits for
     a human. `failed`: the provider failed and nothing could be done (`error`). `cancelled`: the caller ended it.
     `iterations` are rounds begun, `calls` tool calls judged, `executed` tool calls that were started; tokens are what

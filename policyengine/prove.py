@@ -18,9 +18,10 @@ from policyengine.decision import Vote
 from policyengine.dispatch import facts
 from policyengine.engine import Engine
 from policyengine.extension import Proof
+from policyengine.messages import ModelRequest, ModelResponse
 from policyengine.outcome import Outcome
 from policyengine.plugins.registry import Registry
-from policyengine.policy.model import Interventions, Policy, Rule, When
+from policyengine.policy.model import Interventions, Planning, Policy, Rule, When
 from policyengine.providers.scripted import ScriptedModel
 from policyengine.run import Report
 from policyengine.script import Script
@@ -59,6 +60,28 @@ class _Fired(msgspec.Struct, frozen=True):
     fault: str
 
 
+class _PacedModel(ScriptedModel):
+    """The scripted model, with a clock that only its responses move: how fast this machine is proves nothing."""
+
+    def __init__(self, script: Script, pace_s: float) -> None:
+        super().__init__(script)
+        self._pace_s = pace_s
+        self._now = 0.0
+
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass that somebody waits for."""
+        self._now += seconds
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        """Let the time of one response pass, and return it."""
+        self._now += self._pace_s
+        return super().complete(request)
+
+
 def prove(policy: Policy, registry: Registry) -> list[Proved]:
     """Return the proofs of every rule that is not disabled, in policy order.
 
@@ -80,7 +103,11 @@ def _prove(policy: Policy, registry: Registry, rule: Rule, at: str, proof: Proof
     tools = (*proof.tools.items(), *policy.tools)
     rule = msgspec.structs.replace(rule, when=When())
     rules = tuple(rule if other.id == rule.id else other for other in policy.rules)
-    whole = msgspec.structs.replace(policy, rules=rules, tools=tools, protocol=proof.protocol)
+    # The turns of a proof are rounds: asking again within one, or for a plan first, would take turns away.
+    parsing = msgspec.structs.replace(policy.parsing, max_retry=0, repair_calls=0, forms=())
+    whole = msgspec.structs.replace(
+        policy, rules=rules, tools=tools, protocol=proof.protocol, parsing=parsing, models=(), plan=Planning()
+    )
     unlimited = Interventions(max=10_000, then="stop")
     alone = msgspec.structs.replace(whole, rules=(rule,), interventions=unlimited)
     single, full = _drive(alone, registry, rule, proof), _drive(whole, registry, rule, proof)
@@ -109,7 +136,7 @@ def _in_whole(single: _Fired, full: _Fired) -> str:
 
 def _drive(policy: Policy, registry: Registry, rule: Rule, proof: Proof) -> _Fired:
     """Run the sequence under `policy`; return at which iteration the rung first fired, and who else intervened."""
-    model = ScriptedModel(Script("prove", proof.turns, protocol=proof.protocol))
+    model = _PacedModel(Script("prove", proof.turns, protocol=proof.protocol), proof.pace_s)
     fired: list[int] = []
     others: list[str] = []
     faults: list[str] = []
@@ -127,8 +154,8 @@ def _drive(policy: Policy, registry: Registry, rule: Rule, proof: Proof) -> _Fir
     def _is_rung(voter: str, action: str, code: str) -> bool:
         return voter == rule.id and action == proof.action and code == proof.code
 
-    engine = Engine(policy, registry=registry, sinks=[watch])
-    outcome = Agent(engine, model, model.tools()).run("prove")
+    engine = Engine(policy, registry=registry, sinks=[watch], clock=model.clock)
+    outcome = Agent(engine, model, model.tools(), sleep=model.sleep).run("prove")
     return _Fired(fired[0] if fired else None, outcome, tuple(others), faults[0] if faults else "")
 
 

@@ -19,6 +19,9 @@ from policyengine.messages import Message
 LONGEST_RESULT = 4_000
 """Characters to which a result is cut where results are what fills the window."""
 
+SPARED = 100
+"""A text that is longer by no more than this is left alone: the note about the cut must not be cut the next time."""
+
 MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "file", "input_file", "document")
 """Types of content parts that are not text."""
 
@@ -82,23 +85,30 @@ def _is_result(message: Message) -> bool:
 
 
 def _truncated(message: Message) -> Message:
-    note = f"\n[{len(message.text) - LONGEST_RESULT} characters left out]\n"
-    if len(message.text) <= LONGEST_RESULT + len(note):
+    if len(message.text) <= LONGEST_RESULT + SPARED:
         return message
+    note = f"\n[{len(message.text) - LONGEST_RESULT} characters left out]\n"
     half = LONGEST_RESULT // 2
     return msgspec.structs.replace(message, text=message.text[:half] + note + message.text[-half:], raw=None)
 
 
 def _without_media(message: Message) -> Message:
-    content = (message.raw or {}).get("content")
-    if not isinstance(content, list) or not any(_is_media(part) for part in content):
-        return message
-    parts = [{"type": "text", "text": DROPPED} if _is_media(part) else part for part in content]
-    return msgspec.structs.replace(message, raw={**(message.raw or {}), "content": parts})
+    raw = message.raw or {}
+    content = raw.get("content")
+    parts = [_part_without_media(part) for part in content] if isinstance(content, list) else content
+    return message if parts == content else msgspec.structs.replace(message, raw={**raw, "content": parts})
 
 
-def _is_media(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") in MEDIA
+def _part_without_media(part: Any) -> Any:
+    """Return a content part, or a word in its place; the result of a tool may hold parts of its own."""
+    if not isinstance(part, dict):
+        return part
+    kind, inner = part.get("type"), part.get("content")
+    if kind in MEDIA:
+        return {"type": "input_text" if str(kind).startswith("input_") else "text", "text": DROPPED}
+    if kind != "tool_result" or not isinstance(inner, list):
+        return part
+    return {**part, "content": [_part_without_media(item) for item in inner]}
 
 
 CHANGES: dict[str, Callable[[Sequence[Message]], list[Message]]] = {

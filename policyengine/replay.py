@@ -183,7 +183,9 @@ class _Replay:
             self._see(run.end_iteration(0, False, now=now))
         else:
             self._batch(verdict.calls)
-            self._see(run.end_iteration(len(verdict.calls), True, now=now))
+            ended = run.end_iteration(len(verdict.calls), True, now=now)
+            if verdict.calls:  # after a text no rule can stop the run any more: it has its answer
+                self._see(ended)
         run.take_notes()
 
     def _parse(self, response: ModelResponse) -> Verdict:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from policyengine.messages import Status, ToolError, Usage
+from policyengine.messages import ProviderError, Status, ToolError, Usage
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,13 +30,18 @@ class ScriptedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One model response. Several `calls` are one parallel batch."""
+    """One model response. Several `calls` are one parallel batch. `model` is who says so, `scripted` if empty.
+
+    With an `error` there is no response: the request fails with it.
+    """
 
     calls: tuple[ScriptedCall, ...] = ()
     text: str = ""
     reasoning: str = ""
     finish_reason: str = ""
     usage: Usage | None = None
+    model: str = ""
+    error: ProviderError | None = None
 
 
 class Script(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,6 +62,11 @@ def call(tool: str, args: Any = None, result: str = "ok", **facts: Any) -> Turn:
 def batch(*calls: ScriptedCall) -> Turn:
     """Return a turn that makes several tool calls at once."""
     return Turn(calls=calls)
+
+
+def fail(code: str, message: str = "", **facts: Any) -> Turn:
+    """Return a turn in which the request fails; without `remedies` they are those of the error's class."""
+    return Turn(error=ProviderError(code, message, **facts))
 
 
 def say(text: str, **facts: Any) -> Turn:

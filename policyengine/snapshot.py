@@ -22,7 +22,8 @@ from policyengine.messages import ToolFacts
 from policyengine.plugins.registry import Registry
 from policyengine.policy.model import Policy, Rule, When
 from policyengine.policy.problems import Position, Problem
-from policyengine.templates import CORE_MESSAGES, Templates
+from policyengine.policy.wording import suggestion
+from policyengine.templates import CORE_MESSAGES, Templates, shipped_kinds
 
 
 class Found(Protocol):
@@ -170,6 +171,7 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
     faults = (*templates.problems, *(templates.check(kind, sample) for kind, sample in CORE_MESSAGES.items()))
     problems += [Problem("R510", fault, nowhere, "prompts") for fault in faults if fault]
     problems += _message_problems(policy, extensions, templates)
+    problems += _unsent_problems(extensions, templates, source, nowhere)
     if problems:
         raise ConfigError(problems)
     tables = {name: _table(point, policy, extensions, manager, trusted) for name, point in HOOKS.items()}
@@ -184,6 +186,31 @@ def _message_problems(policy: Policy, extensions: Mapping[str, Extension], templ
             fault = templates.check(kind, {**sample, "rule": rule.id})
             if fault:
                 problems.append(Problem("R510", fault, rule.position, f"extensions.{rule.id}"))
+    return problems
+
+
+def _unsent_problems(
+    extensions: Mapping[str, Extension], templates: Templates, source: ExtensionSource, position: Position
+) -> list[Problem]:
+    """Report templates of the policy whose kind nobody sends: most likely a misspelt one, which changes no message.
+
+    A kind of an extension that this policy does not use is fine, since policies may share a directory.
+    """
+    if not templates.overridden():
+        return []
+    known = {*CORE_MESSAGES, *shipped_kinds(), *templates.shipped_by_extensions()}
+    for extension in extensions.values():
+        known |= extension.messages.keys()
+    if known.issuperset(templates.overridden()):
+        return []
+    if isinstance(source, Registry):
+        known |= {kind for found in source.all() for kind in found.cls.messages}
+    problems = []
+    for kind in templates.overridden():
+        if kind not in known:
+            message = f"{templates.find(kind)}: there is no message of the kind {kind!r}"
+            help_text = suggestion(kind, sorted(known))
+            problems.append(Problem("R510", message, position, "prompts", help=help_text))
     return problems
 
 

@@ -177,6 +177,10 @@ class Templates:
         """Return the kinds of all templates in the policy's directories (a kind nobody sends is a misspelt one)."""
         return self._overridden
 
+    def shipped_by_extensions(self) -> frozenset[str]:
+        """Return the kinds of all templates that extensions bring along."""
+        return frozenset(kind for _, kind in self._extra)
+
     def check(self, kind: str, sample: Mapping[str, Any]) -> str | None:
         """Render the template with sample data; return what is wrong with it, or `None`.
 
@@ -282,6 +286,12 @@ def _built_in(language: str, kind: str) -> _Source | None:
     except OSError:
         return None
     return _Source(Origin(f"prompts/{language}/{kind}.txt", language), text)
+
+
+def shipped_kinds() -> frozenset[str]:
+    """Return the kinds of all templates of the package, whoever sends them."""
+    folder = files("policyengine.prompts").joinpath(FALLBACK_LANGUAGE)
+    return frozenset(item.name.removesuffix(".txt") for item in folder.iterdir() if item.name.endswith(".txt"))
 
 
 def _ships(language: str) -> bool:

@@ -112,7 +112,8 @@ def play(
     try:
         protocol = "text" if engine.snapshot.policy.protocol == "text" else "native"
         model = ScriptedModel(Script(task, tuple(turns), protocol=protocol))
-        outcome = Agent(engine, model, model.tools(), human=human).run(task, **run)
+        agent = Agent(engine, model, model.tools(), human=human, sleep=lambda seconds: None)
+        outcome = agent.run(task, **run)
     finally:
         engine.sinks.remove(note)
     return Played(outcome, tuple(reports), tuple(decisions))

@@ -77,9 +77,19 @@ def load_tools(reference: str) -> Toolset:
     Raises:
         UsageError: the reference is malformed or points to nothing.
     """
+    return as_tools(load_object(reference, "tools"))
+
+
+def load_object(reference: str, what: str) -> Any:
+    """Import a module and return what stands at `module:object`; `what` names it in messages.
+
+    Raises:
+        UsageError: the reference is malformed or points to nothing.
+    """
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
-        raise UsageError(f"tools are given as module:object, not {reference!r}")
+        are = "are" if what.endswith("s") else "is"
+        raise UsageError(f"{what} {are} given as module:object, not {reference!r}")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise UsageError(f"{module_name!r} is no name of a module: write package.module:object, without slashes")
     try:
@@ -92,7 +102,31 @@ def load_tools(reference: str) -> Toolset:
         raise UsageError(f"cannot import {module_name!r}: {kind}{error}") from error
     if found is _MISSING:
         raise UsageError(f"module {module_name!r} has no {attribute!r}")
-    return as_tools(found)
+    return found
+
+
+def made_by(function: Callable[[], Any], reference: str) -> Any:
+    """Return what a function without arguments makes.
+
+    Raises:
+        UsageError: it needs arguments, is asynchronous, or raises.
+    """
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise UsageError(f"{reference} cannot be called without arguments: {error}") from error
+    except ValueError:
+        pass  # it has no signature to read
+    try:
+        made = function()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UsageError(f"{reference} failed: {type(error).__name__}: {error}") from error
+    if inspect.iscoroutine(made):
+        made.close()
+        raise UsageError(f"{reference} is asynchronous; give a function that returns what it makes")
+    return made
 
 
 def result_of(call: ToolCall, value: Any, duration_s: float | None = None) -> ToolResult:

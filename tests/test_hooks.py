@@ -21,6 +21,7 @@ from policyengine import (
     hookimpl,
     say,
 )
+from policyengine.providers.errors.remedies import with_remedies
 from policyengine.providers.scripted import answer_text
 from policyengine.testing import ListedRegistry, play, policy, rule
 
@@ -238,7 +239,7 @@ def test_hook_after_provider_error():
     model = Unsteady()
     outcome = Agent(Engine(policy(rule("witness")), registry=registry), model).run("task")
     assert (outcome.status, model.asked) == ("completed", 2)
-    assert heard.of("after_provider_error") == [(ProviderError("overloaded", "try later", 503),)]
+    assert heard.of("after_provider_error") == [(with_remedies(ProviderError("overloaded", "try later", 503)),)]
     assert [request.attempt for (request,) in heard.of("before_model_call")] == [1, 2]
 
 

@@ -101,7 +101,7 @@ def test_every_payload_is_read_only_for_a_third_party_rule():
 def test_a_built_in_rule_sees_the_payload_itself():
     seen = []
     look = extension("look", before_tool_call=lambda self, run, call, batch: seen.append(call))
-    run = Run(build_snapshot(policy(rule("look")), ListedRegistry(look, trusted=True)), RunState("r"))
+    run = Run(build_snapshot(policy(rule("look")), ListedRegistry(look, trusted=True)), RunState("r", started=True))
     run.before_tool_call(CALL)
     assert seen[0] is CALL
 
@@ -247,7 +247,7 @@ def test_a_silent_hook_does_not_forgive_the_faults_of_another():
 def test_a_built_in_rule_is_not_judged_by_the_clock():
     slow = extension("slow", before_tool_call=lambda self, run, call, batch: time.sleep(0.02))
     made = build_snapshot(policy(rule("slow", timeout_s=0.001)), ListedRegistry(slow, trusted=True))
-    decision = Run(made, RunState("r"), sinks=[lambda report: None]).before_tool_call(CALL)
+    decision = Run(made, RunState("r", started=True), sinks=[lambda report: None]).before_tool_call(CALL)
     assert (decision.action, decision.votes[0].error) == ("allow", "")
     assert decision.votes[0].us > 10_000
 
@@ -428,9 +428,10 @@ def test_an_interrupt_that_a_rule_raises_is_its_fault_in_a_replay_too(tmp_path):
 
     def drive(engine):
         run = engine.start_run(run_id="live")
+        run.start("t")
         run.before_tool_call(CALL, Batch("b"))
 
-    (decision,) = journaled(tmp_path, [extension(before_tool_call=interrupt)], drive)
+    *_, decision = journaled(tmp_path, [extension(before_tool_call=interrupt)], drive)
     assert decision.code == "extension_error"
 
 

@@ -20,6 +20,10 @@ RULES = {
     "repeat_message": "{}",
     "stop_unusable_response_loop": "{with: {max_consecutive_unusable_responses: 3, window: {bad: 3, of: 5}}}",
     "step_limit": "{with: {max_steps: 9}}",
+    "tool_call_limit": "{with: {rounds: 7, calls: 9, tools: {'*_it': 4}}}",
+    "token_budget": "{with: {run: 60, step: 40, wind_down_at: 50}}",
+    "tool_failures": "{with: {stop: 3, scope: step}}",
+    "parse_failures": "{with: {stop: 4}}",
     "watching": "{use: stall_detector, mode: warn, with: {repeat: {hint: 2, stop: 3}}}",
 }
 TOOLS = "tools: {poll_it: {effect: poll}, write_it: {effect: write}, read_it: {effect: read}}\n"

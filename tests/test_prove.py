@@ -4,24 +4,27 @@ import pytest
 
 from policyengine import Extension, Proof, call, hookimpl
 from policyengine.plugins.registry import builtin_registry
+from policyengine.policy.files import shipped_policies
 from policyengine.policy.load import load_policy_text
 from policyengine.prove import prove
 from policyengine.testing import ListedRegistry, policy, rule
 
 HEAD = "apiVersion: policyengine/v1\nkind: Policy\nname: t\n"
 REGISTRY = builtin_registry()
+SHIPPED = sorted(shipped_policies())
+"""Every policy that ships, so that none is forgotten."""
 
 
 def proved(body):
     return {entry.label: entry for entry in prove(load_policy_text(HEAD + body, registry=REGISTRY), REGISTRY)}
 
 
-@pytest.mark.parametrize("name", ["default", "cautious", "unattended"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_rung_of_every_shipped_policy_fires_in_the_whole_policy(name):
     from policyengine.policy.load import load_policy
 
     entries = prove(load_policy(name, registry=REGISTRY), REGISTRY)
-    assert len(entries) > 20
+    assert len(entries) >= 5
     assert [entry for entry in entries if not entry.ok or entry.whole != f"fires at {entry.expect}"] == []
 
 

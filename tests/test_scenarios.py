@@ -1,4 +1,4 @@
-"""The scenarios T1-T8, T17-T21, T23, T25, T26, T38 and T39 of docs/reference-systems.md, through the real loop."""
+"""The scenarios T1-T8, T17-T21, T23, T25-T30 and T35-T40 of docs/reference-systems.md, through the real loop."""
 
 import json
 import subprocess
@@ -8,23 +8,32 @@ import msgspec
 import pytest
 
 from policyengine import (
+    Agent,
     ConfigError,
     Conversation,
     Engine,
     Extension,
     ExtensionError,
+    Message,
+    Script,
     ScriptedCall,
     ToolError,
     Turn,
+    Usage,
+    UsageError,
     batch,
     call,
+    check_history,
+    fail,
     hookimpl,
     say,
 )
+from policyengine.loop import advance
+from policyengine.loopstate import Begin, Finish
 from policyengine.plugins.registry import builtin_registry, discover
 from policyengine.policy.load import load_policy, load_policy_text
-from policyengine.providers.scripted import answer_text
-from policyengine.testing import ListedRegistry, ManualClock, play, policy, rule
+from policyengine.providers.scripted import ScriptedModel, answer_text
+from policyengine.testing import ListedRegistry, ManualClock, assert_valid, play, policy, rule
 
 HEAD = "apiVersion: policyengine/v1\nkind: Policy\nname: test\n"
 REGISTRY = builtin_registry()
@@ -313,6 +322,312 @@ def test_a_refusal_by_a_guard_is_no_failure_and_an_exit_code_is_one():
 def test_a_failure_that_cannot_be_retried_gets_no_retry_note():
     final = failing(1, error=ToolError("gone", "no such page", retryable=False, declared=True))
     assert kinds(play(engine(HINTS), [final, say("done")])) == ["tool_failure.no_retry"]
+
+
+def test_t27_unknown_tools_are_listed_what_there_is_and_the_third_in_a_row_stops():
+    def look(page: int) -> str:
+        return f"page {page}"
+
+    def outcome(*names):
+        turns = tuple(call(name, {"page": number}) for number, name in enumerate(names))
+        limited = engine("extensions: {unknown_tools: {with: {stop: 3}}}\n")
+        return Agent(limited, ScriptedModel(Script("task", (*turns, say("done")))), [look]).run("task")
+
+    stopped = outcome("loook", "lok", "luck")
+    assert (stopped.stop.code, stopped.stop.observed, stopped.stop.iteration) == ("unknown_tool", 3, 3)
+    answers = [message.text for message in stopped.messages if message.role == "tool"]
+    assert all("The tools are: look" in text for text in answers)
+    assert outcome("loook", "lok", "look", "luck").status == "completed"
+
+
+# ---- limits
+
+
+def looking(rounds, first=0):
+    return [call("look", {"page": page}, f"page {page}") for page in range(first, first + rounds)]
+
+
+def limited(name, options, extra=""):
+    return engine(f"{extra}extensions: {{{name}: {{with: {options}}}}}\n")
+
+
+def test_t28_ten_rounds_run_calls_after_them_are_refused_in_pairs_and_the_notice_comes_once():
+    played = play(limited("tool_call_limit", "{rounds: 10}"), looking(20))
+    outcome = played.outcome
+    assert (outcome.executed, outcome.iterations, outcome.interventions) == (10, 12, 0)
+    assert (outcome.status, outcome.stop.code, outcome.stop.observed) == ("stopped", "call_limit", 10)
+    assert_valid(played.messages)
+    notices = [message for message in played.messages if message.origin == "rule:tool_call_limit"]
+    assert len(notices) == 1
+    refused = [message for message in played.messages if message.role == "tool"][10:]
+    assert len(refused) == 2
+    assert all("was not run" in message.text for message in refused)
+
+
+@pytest.mark.parametrize("rounds", [3, 10, 11])
+def test_t28_a_text_answer_ends_the_run_normally_at_any_point(rounds):
+    outcome = play(limited("tool_call_limit", "{rounds: 10}"), [*looking(rounds), say("done")]).outcome
+    assert (outcome.status, outcome.output, outcome.executed) == ("completed", "done", min(rounds, 10))
+
+
+def test_t28_three_calls_run_also_where_a_batch_goes_past_the_limit():
+    five = batch(*(ScriptedCall("look", {"page": page}, f"page {page}") for page in range(10, 15)))
+    played = play(limited("tool_call_limit", "{calls: 3}"), [*looking(1), five, say("done")])
+    assert played.actions() == ["allow", "allow", "allow", "deny", "deny", "deny"]
+    assert (played.outcome.status, played.outcome.executed) == ("completed", 3)
+    assert_valid(played.messages)
+
+
+def test_t28_a_refused_tool_leaves_the_others_alone():
+    turns = [*looking(3), call("other", {}, "fine"), say("done")]
+    played = play(limited("tool_call_limit", "{tools: {look: 2}}"), turns)
+    assert played.actions() == ["allow", "allow", "deny", "allow"]
+    assert (played.outcome.status, played.outcome.executed) == ("completed", 3)
+
+
+def test_t28_a_run_resumed_at_any_point_is_limited_the_same():
+    made = limited("tool_call_limit", "{rounds: 3, calls: 4}")
+    pair = batch(*(ScriptedCall("look", {"page": page}, f"page {page}") for page in (1, 2, 3)))
+    script = Script("task", (*looking(2, 10), pair, *looking(4, 20)))
+    straight = Agent(made, ScriptedModel(script), ScriptedModel(script).tools()).run("task")
+
+    model = ScriptedModel(script)
+    agent = Agent(made, model, model.tools())
+    loop = agent.start()
+    effect = advance(loop, Begin("task"))
+    while not isinstance(effect, Finish):
+        done = []
+        event = agent._perform(loop, effect, done)
+        loop = agent.resume(agent.save(loop))
+        effect = advance(loop, event)
+    resumed = effect.outcome
+    assert (resumed.status, resumed.executed, resumed.stop.code) == (straight.status, 4, "call_limit")
+    assert resumed.stop.message == straight.stop.message
+
+
+def spending(prompts):
+    return [
+        Turn((ScriptedCall("look", {"page": page}, f"page {page}"),), usage=Usage(prompt, 0, prompt))
+        for page, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.mark.parametrize(("check", "requests", "observed"), [("before", 2, 80), ("after", 3, 120)])
+def test_t29_the_third_prompt_of_forty_is_sent_or_refused_and_then_the_run_stops(check, requests, observed):
+    made = limited("token_budget", f"{{run: 100, count: prompt, check: {check}}}")
+    outcome = play(made, spending([40] * 9)).outcome
+    assert (outcome.status, outcome.stop.code, outcome.stop.observed) == ("stopped", "token_budget", observed)
+    assert (outcome.iterations, outcome.executed, outcome.prompt_tokens) == (requests, requests, observed)
+    assert_valid(outcome.messages)
+
+
+def test_t29_no_budget_is_unlimited_and_a_budget_of_nothing_is_an_error():
+    assert play(limited("token_budget", "{step: 100000}"), [*spending([40] * 9), say("done")]).outcome.stop is None
+    with pytest.raises(ConfigError) as failure:
+        limited("token_budget", "{run: 0}")
+    assert "mode: disabled" in failure.value.problems[0].full()
+
+
+def test_t29_a_used_up_budget_of_the_run_is_not_given_again_to_a_new_step():
+    run = limited("token_budget", "{run: 100, count: prompt, check: after}").start_run()
+    run.start("task")
+    from policyengine import ModelRequest, ModelResponse
+
+    run.begin_iteration()
+    assert run.before_model_call(ModelRequest(())).allowed
+    run.after_model_response(ModelResponse("x", usage=Usage(120, 0, 120)))
+    run.user_message("go on")
+    run.begin_iteration()
+    decision = run.before_model_call(ModelRequest(()))
+    assert (decision.action, decision.control.code) == ("stop", "token_budget")
+
+
+def test_t29_requests_that_repair_and_ask_again_are_counted():
+    def look(page: int) -> str:
+        return f"page {page}"
+
+    usage = Usage(40, 0, 40)
+    bad = Turn((ScriptedCall("look", {"page": "one"}),), usage=usage)
+    prose = Turn(text="", usage=usage)
+    body = "parsing: {arguments: check, repair_calls: 2, max_retry: 3}\n"
+    made = limited("token_budget", "{run: 100, check: after}", body)
+    for turns in ((bad, bad, bad), (prose, prose, prose)):
+        model = ScriptedModel(Script("task", (*turns, say("done"))))
+        outcome = Agent(made, model, [look]).run("task")
+        assert (outcome.stop.code, outcome.stop.observed, outcome.stop.iteration) == ("token_budget", 120, 1)
+        assert outcome.executed == 0
+        assert_valid(outcome.messages)
+
+
+def test_t30_where_the_provider_reports_no_usage_it_is_estimated_and_the_log_and_the_stop_say_so():
+    turns = [call("look", {"page": page}, "word " * 400) for page in range(9)]
+    played = play(limited("token_budget", "{run: 3000, check: after}"), turns)
+    records = [
+        action
+        for _, decision in played.decisions
+        for vote in decision.votes
+        for action in vote.raw
+        if action.code == "token_estimate"
+    ]
+    assert len(records) == played.outcome.iterations == 4
+    assert [record.data["prompt"] for record in records] == [1, 505, 1009, 1513]
+    assert played.outcome.stop.observed == sum(record.observed for record in records) == 3044
+    assert "3044 of them are an estimate" in played.outcome.stop.message
+    assert played.outcome.prompt_tokens == 0
+
+
+def test_t30_reported_usage_is_no_estimate():
+    played = play(limited("token_budget", "{run: 100, check: after}"), spending([40] * 9))
+    assert "estimate" not in played.outcome.stop.message
+
+
+HALTS = """
+extensions:
+  step_limit: {with: {max_steps: 5}}
+  parse_failures: {with: {stop: 3}}
+  unknown_tools: {with: {stop: 3, count: total}}
+  tool_failures: {with: {stop: 3, count: total}}
+  stall_detector: {with: {repeat: {stop: 3}}}
+"""
+
+
+def halted(*kinds):
+    """Play one turn for each kind under a policy with all limits of the state-machine article."""
+    made = {
+        "parse": lambda number: batch(ScriptedCall("look", arguments=f"[{number}]")),
+        "unknown": lambda number: call("loook", {"page": number}),
+        "fail": lambda number: call("fail", {"page": number}),
+        "same": lambda number: call("look", {"page": 0}),
+        "fine": lambda number: call("look", {"page": number}),
+        "finish": lambda number: say("done"),
+    }
+
+    def look(page: int) -> str:
+        return f"page {page}"
+
+    def fail(page: int) -> str:
+        raise RuntimeError(f"page {page} cannot be read")
+
+    model = ScriptedModel(Script("task", tuple(made[kind](number) for number, kind in enumerate(kinds, 1))))
+    agent = Agent(engine(HALTS), model, [look, fail])
+    loop = agent.start()
+    return agent, loop, agent.drive(loop, Begin("task"))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code", "iteration"),
+    [
+        (["fine"] * 6, "max_steps", 6),
+        (["parse"] * 5, "parse_failures", 3),
+        (["parse", "fine", "parse", "fine", "parse"], "parse_failures", 5),
+        (["unknown"] * 5, "unknown_tool", 3),
+        (["fail"] * 5, "tool_failures", 3),
+        (["same"] * 5, "repeat", 3),
+        (["parse", "unknown", "fail", "parse", "unknown", "fail"], "max_steps", 6),
+        (["parse", "fail", "parse", "fail", "fail"], "tool_failures", 5),
+        (["fail", "unknown", "fail", "unknown", "unknown"], "unknown_tool", 5),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_t40_every_halt_has_a_counter_and_a_reason_of_its_own(kinds, code, iteration):
+    _, _, outcome = halted(*kinds)
+    assert (outcome.status, outcome.stop.code, outcome.stop.iteration) == ("stopped", code, iteration)
+    assert_valid(outcome.messages)
+
+
+def test_t40_an_answer_ends_the_run_and_further_events_are_rejected():
+    agent, loop, outcome = halted("fine", "finish", "fine")
+    assert (outcome.status, outcome.output, outcome.executed) == ("completed", "done", 1)
+    with pytest.raises(UsageError):
+        advance(loop, Begin("more"))
+    assert agent.drive(loop) == outcome
+
+
+def test_t40_a_halted_run_gives_the_same_reason_again_and_changes_nothing():
+    agent, loop, outcome = halted("parse", "parse", "parse")
+    saved = agent.save(loop)
+    assert agent.drive(loop) == outcome
+    with pytest.raises(UsageError):
+        advance(loop, Begin("more"))
+    assert agent.save(loop) == saved
+    assert agent.drive(agent.resume(saved)).stop == outcome.stop
+
+
+# ---- windows, and what is sent back
+
+
+RECOVERY = """extensions:
+  provider_recovery:
+    with:
+      fallback_models: [{model: small, window: 4096}, {model: large, window: 128000}]
+"""
+OVERFLOW = {"limit": 16_384, "tokens": 20_411}
+
+
+def sent(played):
+    return [report.payload[0] for report in played.reports if report.hook == "before_model_call"]
+
+
+def wide(number, **facts):
+    return Turn((ScriptedCall("read", {"page": number}, f"page {number}: " + "words " * 60),), **facts)
+
+
+def test_t35_an_overflow_compacts_once_and_then_asks_a_larger_model_never_a_smaller_one():
+    turns = [wide(1), wide(2), wide(3), fail("context_overflow", **OVERFLOW), say("pages 1 to 3 were read")]
+    played = play(engine(RECOVERY), [*turns, *[fail("context_overflow", **OVERFLOW)], wide(4), say("done")])
+    assert (played.outcome.status, played.outcome.output) == ("completed", "done")
+    remedies = [action.remedy.name for _, decision in played.decisions for action in actions(decision, "retry")]
+    assert remedies == ["compact", "truncate_results", "fallback_model"]
+    assert [request.purpose for request in sent(played)].count("summary") == 1
+    assert [request.model for request in sent(played)][-2:] == ["large", "large"]
+    assert "small" not in {request.model for request in sent(played)}
+
+
+def actions(decision, name):
+    return [action for vote in decision.votes for action in vote.effective if action.name == name]
+
+
+def test_t35_an_answer_that_was_cut_at_its_own_limit_is_truncated_and_no_overflow():
+    cut = say("The first half of the", finish_reason="length", usage=Usage(300, 4_096))
+    body = f"models: {{scripted: {{window: 16384}}}}\n{RECOVERY}"
+    played = play(engine(body), [wide(1), cut, say("done")])
+    assert [message.origin for message in played.messages if message.origin] == ["warning:truncated"]
+    assert not [report for report in played.reports if report.hook == "after_provider_error"]
+
+
+COMPACTION = "extensions: {context_compaction: {with: {window: 1000, keep: 0.3}}}\n"
+
+
+def test_t36_a_compaction_at_a_parallel_batch_orphans_nothing_and_keeps_the_task():
+    three = [ScriptedCall(name, {"x": 1}, f"{name}: " + "found " * 40) for name in "abc"]
+    turns = [wide(1), batch(*three), Turn(tuple(three[:2]), usage=Usage(950, 9)), say("the gist"), wide(2), say("done")]
+    played = play(engine(COMPACTION), turns, task="Keep this task, word for word.")
+    assert played.outcome.status == "completed"
+    assert check_history(played.messages) == ()
+    assert played.messages[0].text.startswith("Keep this task, word for word.\n\n")
+    assert "the gist" in played.messages[0].text
+    assert [len(message.tool_calls) for message in played.messages if message.role == "assistant"] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("failed", [say(""), say("The user", finish_reason="length"), fail("overloaded")])
+def test_t36_a_summary_that_fails_changes_nothing_and_is_not_asked_for_again(failed):
+    full = [wide(number, usage=Usage(tokens, 9)) for number, tokens in enumerate([300, 600, 950, 955, 960, 965])]
+    played = play(engine(COMPACTION), [*full[:3], failed, *full[3:], say("done")])
+    assert (played.outcome.status, played.outcome.executed) == ("completed", 6)
+    assert len(played.messages) == 1 + 2 * 6 + 1
+    assert [request.purpose for request in sent(played)].count("summary") == 1
+
+
+def test_t37_reasoning_that_is_not_to_go_back_is_left_out_of_a_copy():
+    body = "models: {scripted: {reasoning: drop}}\nextensions: {}\n"
+    raw = {"role": "assistant", "content": "before", "reasoning_content": "because", "x_unknown": {"kept": [1]}}
+    before = [Message("user", "earlier"), Message("assistant", "before", raw=raw)]
+    kept = msgspec.json.encode(before)
+    played = play(engine(body), [wide(1), say("done")], history=before)
+    for request in sent(played):
+        assert request.messages[1].raw == {"role": "assistant", "content": "before", "x_unknown": {"kept": [1]}}
+    assert played.messages[1].raw == raw
+    assert msgspec.json.encode(before) == kept
 
 
 # ---- engine

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.fuzz.source import Source, happens, pick, some, strings
 from policyengine.messages import ModelResponse, ToolCall
-from policyengine.parsing import WARNING_KINDS, Mode, Verdict, parse_chunks, parse_response
+from policyengine.parsing import WARNING_KINDS, Form, Mode, Verdict, parse_chunks, parse_response
 from policyengine.parsing.strict import dumps, loads
 
 TOOLS = {
@@ -28,6 +28,13 @@ TOOLS = {
 }
 MODES: tuple[Mode, ...] = ("strict", "fenced", "lenient", "repair", "native")
 ANSWER = "response"
+FORMS = (
+    Form("tag", "search", "q"),
+    Form("line", "GET", "url", "body"),
+    Form("call", "status", answer=True),
+    Form("python"),
+    Form("prose", answer=True),
+)
 PIECES = (
     *"{}[]()<>:,\"'\\/|`~=- \n\tae1.\x00\ufeff\u00a0\u201c\u201d\uff1a\ud83d",
     *("```\n", "```json\n", "~~~\n", "> ", "\n\n", "\n", "For example ", "You could ", "I will. ", "Action: search\n"),
@@ -37,6 +44,7 @@ PIECES = (
     *("<|call|>", "<think>", "</think>", "<arg_key>q</arg_key><arg_value>", "</arg_value>", "search", "search(q="),
     *("[search(q='x')", '{"tool_name": "search", "tool_args": {"q": "x"}}', '"arguments": {', '{"actions": ['),
     *('{"name": "search", "arguments": {"q": "x"}}', '{"q": "x"}', '"tool_name":', "{'q': 'x', 'n': None}"),
+    *("<search>", "</search>", "GET x\n", "status(", "[search](", "user\n", "<eos>"),
     *("True", "NaN", "1e999", "\\u00e9", "\\ud83d", '\\"', "\\n", "// x\n", "/* ", "functions.", "<|im_end|>"),
 )
 BODIES = tuple(piece for piece in PIECES if piece != "\ud83d")
@@ -94,11 +102,12 @@ def check(case: Case) -> None:
                 {"protocol": "text"},
                 {"protocol": "native"},
                 {"protocol": "native", "text_fallback": True},
+                {"protocol": "text", "forms": FORMS},
             ):
                 said = ModelResponse(case.text, finish_reason=case.reason)
                 verdict = parse_response(said, tools=tools, mode=mode, **options)
                 _check(verdict, tools, always_strict=True)
-                if not case.native and (tools or not case.python):
+                if not case.native and "forms" not in options and (tools or not case.python):
                     _check_meant(case, verdict)
                 if mode in ("strict", "repair"):
                     _check_chunks(case, verdict, mode, tools, options)

@@ -26,8 +26,9 @@ VERBS: dict[str, str] = {
     "prove": "Prove that every rule can fire, alone and in the whole policy.",
     "eval": "Ask a policy about one event and show every rule's vote.",
     "replay": "Report what a policy would have done in recorded runs.",
+    "runs": "Show the first point at which two recorded runs differ.",
     "extensions": "List the extensions that policies can use.",
-    "inspect": "Call one tool and show what an agent would be given.",
+    "inspect": "Look closely at one tool, or at a whole agent.",
 }
 """Every verb with its line in the help; each is the `command` of the module of its name."""
 

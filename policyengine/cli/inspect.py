@@ -1,4 +1,4 @@
-"""`policyengine inspect tool`: call one tool and see what an agent would be given.
+"""`policyengine inspect`: call one tool and see what an agent would be given; see what is missing in an agent.
 
 Knows: how findings are shown. Must not know: how a tool is probed, what a problem is.
 """
@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
+from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS, inspect_agent
 from policyengine.cli.options import allow_empty_option, json_option, strict_option
 from policyengine.cli.output import print_json, say, terminal
 from policyengine.cli.run import read_duration
@@ -26,7 +26,10 @@ from policyengine.toolset import Tool, load_tools
 
 @click.group("inspect")
 def command() -> None:
-    """Look closely at one part of an agent."""
+    """Look closely at one tool, or at a whole agent."""
+
+
+command.add_command(inspect_agent.command)
 
 
 @command.command("tool")

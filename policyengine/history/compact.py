@@ -76,9 +76,14 @@ def plan_cut(messages: Sequence[Message], keep: float) -> Cut | None:
     return Cut(start, end) if end - start > 1 else None
 
 
-def shortened(messages: Sequence[Message], cut: Cut, goal: str, instead: str) -> list[Message]:
-    """Return the history with the cut part replaced by one message: the task, word for word, and what is `instead`."""
+def shortened(messages: Sequence[Message], cut: Cut, goal: str, instead: str) -> list[Message] | None:
+    """Return the history with the cut part replaced by one message: the task, word for word, and what is `instead`.
+
+    `None` if that would not be shorter: a long summary of little is no gain.
+    """
     opening = Message("user", f"{goal}\n\n{instead}", origin=SUMMARY)
+    if length(opening) >= sum(length(message) for message in messages[cut.start : cut.end]):
+        return None
     return [*messages[: cut.start], opening, *messages[cut.end :]]
 
 

@@ -22,6 +22,7 @@ from policyengine.parsing.found import Terms
 from policyengine.parsing.objects import object_at
 from policyengine.parsing.pylists import MAX_CALLS, read_lists
 from policyengine.parsing.quoting import is_illustration
+from policyengine.parsing.repair import encodable
 from policyengine.parsing.strict import StrictError, dumps
 from policyengine.parsing.verdict import Verdict, VerdictKind
 
@@ -103,6 +104,8 @@ def read_forms(
     if not whole:
         return Verdict("empty")
     body, repairs = _unfenced(whole) if fence else (whole, ())
+    if not body:
+        return Verdict("empty")
     try:
         hits = [hit for form in forms for hit in _READERS[form.form](body, form, terms, recovery)]
     except _Unreadable as error:
@@ -176,7 +179,7 @@ def _of_hits(
 # ---- the forms
 
 
-def _tags(text: str, form: Form, _: Terms, recovery: bool) -> list[_Hit]:
+def _tags(text: str, form: Form, terms: Terms, recovery: bool) -> list[_Hit]:
     word = re.escape(form.word)
     opening = re.compile(rf"<{word}>") if not recovery else re.compile(rf"<\s?{word}\s?>", re.IGNORECASE)
     closing = re.compile(rf"</{word}>") if not recovery else re.compile(rf"<\s?/\s?{word}\s?>", re.IGNORECASE)
@@ -187,12 +190,11 @@ def _tags(text: str, form: Form, _: Terms, recovery: bool) -> list[_Hit]:
             raise _Unreadable("truncated")
         inside = text[opened.end() : closed.start()].strip()
         odd = (opened.group(), closed.group()) != (f"<{form.word}>", f"</{form.word}>")
-        repairs = ("tag_spelling",) if odd else ()
+        repairs: tuple[str, ...] = ("tag_spelling",) if odd else ()
         body, stripped = _unfenced(inside)
-        args = {form.argument: body}
-        hits.append(
-            _Hit(opened.start(), closed.end(), form.name, args, form.answer, (*repairs, *stripped), tagged=True)
-        )
+        body, mended = _sendable(body, terms)
+        args, repairs = {form.argument: body}, (*repairs, *stripped, *mended)
+        hits.append(_Hit(opened.start(), closed.end(), form.name, args, form.answer, repairs, tagged=True))
         at = closed.end()
         _check_number(hits)
     return hits
@@ -204,9 +206,9 @@ def _lines(text: str, form: Form, terms: Terms, recovery: bool) -> list[_Hit]:
     for opened in opening.finditer(text):
         if not recovery and opened.start() > 0:
             break
-        args: dict[str, Any] = {form.argument: opened.group(1).strip()}
+        rest, repairs = _sendable(opened.group(1).strip(), terms)
+        args: dict[str, Any] = {form.argument: rest}
         end = opened.end()
-        repairs: tuple[str, ...] = ()
         if form.payload:
             at = _SPACE.match(text, end).end()  # type: ignore[union-attr]
             if text[at : at + 1] not in ("{", "["):
@@ -215,7 +217,8 @@ def _lines(text: str, form: Form, terms: Terms, recovery: bool) -> list[_Hit]:
                 part = object_at(text, at, terms)
             except StrictError as error:
                 raise _Unreadable(error.reason) from None
-            args[form.payload], end, repairs = part.value, part.end, part.repairs
+            args[form.payload], end = part.value, part.end
+            repairs += part.repairs
         hits.append(_Hit(opened.start(), end, form.name, args, form.answer, repairs))
         _check_number(hits)
     return hits
@@ -240,7 +243,8 @@ def _calls(text: str, form: Form, terms: Terms, recovery: bool) -> list[_Hit]:
         raise _Unreadable("truncated" if ")" not in text[opened.end() :] and not listed else "text_after_call")
     inside = text[opened.start(1) : end] if listed else text[opened.end() : end - 1]
     repairs = ("missing_parentheses",) if listed else ()
-    return [_Hit(opened.start(), end, form.name, {form.argument: inside.strip()}, form.answer, repairs)]
+    inside, mended = _sendable(inside.strip(), terms)
+    return [_Hit(opened.start(), end, form.name, {form.argument: inside}, form.answer, repairs + mended)]
 
 
 def _python(text: str, _: Form, terms: Terms, recovery: bool) -> list[_Hit]:
@@ -257,6 +261,14 @@ def _prose(*_: Any) -> list[_Hit]:
 
 
 # ---- small steps
+
+
+def _sendable(text: str, terms: Terms) -> tuple[str, tuple[str, ...]]:
+    """Return text that can be sent: half a character is replaced where that is allowed, else nothing can be read."""
+    mended, repairs = encodable(text)
+    if repairs and not terms.mending:
+        raise _Unreadable(repairs[0])
+    return mended, repairs
 
 
 def _unfenced(text: str) -> tuple[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from policyengine.parsing.objects import object_at
 from policyengine.parsing.pycalls import read_python
 from policyengine.parsing.quoting import NEAR, is_illustration, starts_anew
 from policyengine.parsing.shapes import ShapeError, looks_like_request, request
-from policyengine.parsing.strict import StrictError, is_in_string
+from policyengine.parsing.strict import StrictError
 
 SCANNABLE = 1024 * 1024
 """Longest text in characters in which calls are looked for."""
@@ -306,25 +306,13 @@ class _Walk:
 
     def _cannot_read(self, unread: Unread, start: int, end: int) -> int:
         self.tries -= 1
-        thought = _THOUGHT.search(self.text, end) if self.tries > 0 else None
-        if thought is not None and not self._is_inside(start, end, thought.start()):
-            return self._thought(thought)
+        # A closing tag of reasoning further on tells nothing: it may be data in an argument of the broken call.
         if unread.reason != "truncated" and self.tries > 0 and self._is_shown(start, unread.end):
             self.shown = True
             return end
         self._take(start, end)
         self.unread = unread
         return end
-
-    def _is_inside(self, start: int, end: int, at: int) -> bool:
-        """Return whether `at` lies in other reasoning or in an argument of the broken call that begins at `start`.
-
-        In an argument a closing tag is data, and so is what follows it.
-        """
-        if _THINK.search(self.text, end, at) or is_in_string(self.text, start, at):
-            return True
-        tags = [match.group(1) for match in _ARGUMENT.finditer(self.text, start, at)]
-        return bool(tags) and tags[-1] is None
 
     def _is_shown(self, start: int, end: int) -> bool:
         if start <= self.head and end >= self.tail:
@@ -357,7 +345,6 @@ _SEPARATOR = re.compile(r"[\s,]*")
 _REST = re.compile(r"[ \n`~]*\Z")
 _SPACE = re.compile(r"\s*")
 _CALL = re.compile(OPENING)
-_THINK = re.compile(rf"<{_THOUGHTS}>")
 _THOUGHT = re.compile(rf"</{_THOUGHTS}>")
 _PYTHON = re.compile(r"\[?[A-Za-z_][\w.]{0,200}\(")
 _BACKTICKS = re.compile(r"^[ \t]{0,3}`{3,}+[ \t]*$", re.MULTILINE)
@@ -367,7 +354,6 @@ _TAG = re.compile(
     rf"</?{NS}(?:{WRAPPERS}|invoke|function)>|<[|\uff5c][\w\u2581 /]{{1,40}}[|\uff5c]>|</s>|<end_of_turn>"
     r"|\[/?(?:TOOL_CALLS|ARGS)\]"
 )
-_ARGUMENT = re.compile(rf"<(/)?(?:{NS}parameter(?=[\s=>])|arg_value>)")
 _LANGUAGE = re.compile(r"(?:json[5c]?|xml|text|plaintext|py(?:thon)?|tools?|tool_calls?|tool_code|function(?:_call)?)?")
 """What may stand behind an opening fence that holds a call."""
 _KEYS = "tool_name|tool_args|thoughts|headline|tool_calls?|function_call"

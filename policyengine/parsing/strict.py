@@ -110,14 +110,6 @@ def is_cut_off(text: str, at: int = 0) -> bool:
     return bare.count("{") + bare.count("[") > bare.count("}") + bare.count("]")
 
 
-def is_in_string(text: str, start: int, at: int) -> bool:
-    """Return whether `at` lies in a string of what begins at `start`, or may, if its quotes are not JSON's."""
-    if _STRINGS.fullmatch(text, start, at) is None:
-        return True
-    opened = max((match.end() for match in _LOOSE_OPENS.finditer(text, start, at)), default=None)
-    return opened is not None and _LOOSE_CLOSES.search(text, opened, at) is None
-
-
 def strings(value: Any) -> Iterator[str]:
     """Yield every string of plain data, keys included."""
     todo = [value]
@@ -204,8 +196,6 @@ LONE = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STRINGS = re.compile(r'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
-_LOOSE_OPENS = re.compile("[:,{\\[(=\uff1a\uff0c]\\s*['\u201c\u201d]")
-_LOOSE_CLOSES = re.compile("['\u201c\u201d]\\s*[:,}\\])\uff1a\uff0c]")
 """Quotes that are no apostrophes, because of what stands beside them."""
 _SURROGATE = re.compile("\\\\u[dD][89abcdefABCDEF]|[\ud800-\udfff]")
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=refuse_constant, parse_float=finite)

@@ -14,9 +14,21 @@ from typing import Any
 import msgspec
 import yaml
 
+from policyengine.agent import RequestError
 from policyengine.errors import UsageError
-from policyengine.messages import ModelRequest, ModelResponse, ToolCall, ToolResult, ToolSpec
+from policyengine.messages import (
+    ModelRequest,
+    ModelResponse,
+    ProviderError,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 from policyengine.parsing.parse import ANSWER_TOOL
+from policyengine.policy.wording import suggestion
+from policyengine.protocols import PROTOCOLS, check_choice
 from policyengine.script import Script, ScriptedCall, Turn
 from policyengine.toolset import Tool, Toolset
 
@@ -34,7 +46,11 @@ class ScriptedModel:
         self._position = 0
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the next turn as a response."""
+        """Return the next turn as a response.
+
+        Raises:
+            RequestError: the script says that the request fails.
+        """
         turns = self._script.turns
         position, self._position = self._position, self._position + 1
         if position >= len(turns):
@@ -42,6 +58,9 @@ class ScriptedModel:
             over = f"The script ends after {len(turns)} turns."
             text = answer_text(over) if self._script.protocol == "text" else over
             return _response(Turn(text=text), position, self._script.protocol)
+        error = turns[position].error
+        if error is not None:
+            raise RequestError(error)
         return _response(turns[position], position, self._script.protocol)
 
     def tools(self) -> Toolset:
@@ -100,9 +119,13 @@ def load_script(name: str) -> Script:
     elif embedded.is_file():
         text = embedded.read_text(encoding="utf-8")
     else:
-        raise UsageError(f"no script named {name!r} (embedded: {', '.join(embedded_scripts())}; or give a file)")
+        near = suggestion(name, embedded_scripts(), "embedded")
+        raise UsageError(f"no script named {name!r}; {near}; or give a file")
     try:
-        script = msgspec.convert(yaml.safe_load(text), Script)
+        value = yaml.safe_load(text)
+        _check_keys(value, name)
+        script = msgspec.convert(value, Script)
+        check_choice(script.protocol, PROTOCOLS, "protocol")
         for turn in script.turns:
             for item in turn.calls:
                 json.dumps(item.args)
@@ -111,6 +134,30 @@ def load_script(name: str) -> Script:
     except (TypeError, ValueError, RecursionError) as error:  # YAML knows dates and bytes, a call does not
         raise UsageError(f"script {name}: args must be what JSON can say: {error}; put it in quotes") from error
     return script
+
+
+_PARTS: dict[type[msgspec.Struct], dict[str, type[msgspec.Struct]]] = {
+    Script: {"turns": Turn},
+    Turn: {"calls": ScriptedCall, "usage": Usage, "error": ProviderError},
+    ScriptedCall: {"error": ToolError},
+}
+"""Which members of a script's parts are parts themselves, or lists of them."""
+
+
+def _check_keys(value: Any, path: str, kind: type[msgspec.Struct] = Script) -> None:
+    """Refuse keys that no part of a script has: one that is misspelt would be ignored."""
+    if isinstance(value, list):
+        for number, item in enumerate(value, 1):
+            _check_keys(item, f"{path}[{number}]", kind)
+    if not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        if key not in kind.__struct_fields__:
+            hint = suggestion(str(key), kind.__struct_fields__)
+            raise UsageError(f"script {path}: there is no {key!r} here; {hint}")
+        part = _PARTS.get(kind, {}).get(key)
+        if part is not None:
+            _check_keys(item, f"{path}: {key}" if kind is Script else f"{path}.{key}", part)
 
 
 def embedded_scripts() -> tuple[str, ...]:
@@ -127,7 +174,7 @@ def _response(turn: Turn, position: int, protocol: str) -> ModelResponse:
     if protocol == "text":
         return _text_response(turn)
     calls = tuple(ToolCall(f"{position}-{index}", item.tool, _arguments(item)) for index, item in enumerate(turn.calls))
-    return ModelResponse(turn.text, calls, turn.reasoning, turn.finish_reason, turn.usage, ScriptedModel.name)
+    return ModelResponse(turn.text, calls, turn.reasoning, turn.finish_reason, turn.usage, _model(turn))
 
 
 def _text_response(turn: Turn) -> ModelResponse:
@@ -135,7 +182,11 @@ def _text_response(turn: Turn) -> ModelResponse:
     text = turn.text
     if turn.calls:
         text = "\n".join(json.dumps({"tool_name": item.tool, "tool_args": item.args}) for item in turn.calls)
-    return ModelResponse(text, (), turn.reasoning, turn.finish_reason, turn.usage, ScriptedModel.name)
+    return ModelResponse(text, (), turn.reasoning, turn.finish_reason, turn.usage, _model(turn))
+
+
+def _model(turn: Turn) -> str:
+    return turn.model or ScriptedModel.name
 
 
 def answer_text(text: str) -> str:

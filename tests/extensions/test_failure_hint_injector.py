@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policyengine import Engine, call, say
 from policyengine.context import RunView
 from policyengine.extensions.failure_hint_injector import FailureHintInjector
 from policyengine.messages import UNDECLARED, Batch, Failure, ToolCall, ToolError, ToolFacts, ToolResult
+from policyengine.policy.model import Planning
 from policyengine.runstate import RunState
+from policyengine.testing import play, policy, rule
 
 OK = ToolResult("", "fine")
 FAILED = ToolResult("", "no", "error")
@@ -175,28 +179,10 @@ def test_the_two_notes_have_codes_of_their_own(bench):
     assert codes == ["tool_failure", "tool_failure_again"]
 
 
-def test_unknown_tools_have_a_counter_and_a_reason_of_their_own(bench):
-    rule = bench(FailureHintInjector, unknown_tools={"stop": 3})
-    assert told(rule, "??", "serach") == "- -"
-    _, (answer,) = rule.batch(("sarch", UNKNOWN))
-    assert (answer.name, answer.code, answer.kind) == ("stop", "unknown_tool", "unknown_tool.stop")
-    assert (answer.observed, answer.limit, answer.data["tool"]) == (3, 3, "sarch")
-    assert rule.state.tallies == {}
-
-
-def test_a_call_of_a_known_tool_ends_the_row_of_unknown_ones(bench):
-    rule = bench(FailureHintInjector, unknown_tools={"stop": 2})
-    assert told(rule, "?.?F?", "search") == "- - - retry -"
-
-
-def test_unknown_tools_of_one_batch_count_once(bench):
-    rule = bench(FailureHintInjector, unknown_tools={"stop": 2})
-    _, answers = rule.batch(*[(f"t{number}", UNKNOWN) for number in range(5)])
-    assert answers == [None] * 5
-
-
-def test_unknown_tools_are_left_alone_by_default(bench):
-    assert told(bench(FailureHintInjector), "??????", "serach") == "- - - - - -"
+def test_calls_of_unknown_tools_say_nothing_and_are_left_to_another_rule(bench):
+    rule = bench(FailureHintInjector)
+    assert told(rule, "F?F??.", "search") == "retry - change - - -"
+    assert (rule.state.tallies["search"].total, rule.state.refused) == (2, {})
 
 
 def test_state_survives_a_restart_and_other_levels(bench):
@@ -219,20 +205,18 @@ def test_problems_of_options_are_told(faults):
     assert faults(FailureHintInjector, levels={}) == [
         "levels: no level is set; set `mode: disabled` on the rule to switch it off"
     ]
-    assert faults(FailureHintInjector, levels={}, unknown_tools={"stop": 1}) == []
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         (
-            {"unknown_tools": {"stop": 3}},
+            {},
             {
                 "levels.hint": "fires at 1",
                 "levels.insist": "fires at 2",
                 "levels.deny": "fires at 4",
                 "not retryable": "fires at 1",
-                "unknown_tools.stop": "fires at 3",
             },
         ),
         ({"levels": {"deny": 1}}, {"levels.deny": "fires at 2"}),
@@ -278,3 +262,15 @@ def test_the_state_does_not_grow_with_the_names_a_model_invents(bench):
         told(rule, "FF", f"tool-{number}")
     assert len(rule.state.tallies) <= 256
     assert len(rule.state.refused) <= 256
+
+
+def test_a_note_points_to_the_plan_where_there_is_one():
+    options = {"levels": {"hint": 1, "insist": 2}, "scope": "tool", "count": "consecutive"}
+    options = {"levels": {"hint": 1, "insist": 2}, "scope": "tool", "count": "consecutive"}
+    made = policy(rule("failure_hint_injector", options))
+    turns = [call("a", {"n": n}, "x", status="error") for n in range(2)] + [say("done")]
+    for planning, expected in ((Planning("steps", decompose=False), 2), (Planning(), 0)):
+        played = play(Engine(msgspec.structs.replace(made, plan=planning)), turns)
+        notes = [message.text for message in played.messages if message.origin == "rule:failure_hint_injector"]
+        assert len(notes) == 2
+        assert sum("update_step" in note for note in notes) == expected

@@ -203,9 +203,12 @@ def test_the_end_of_reasoning_in_an_argument_is_data_although_the_call_cannot_be
             assert all(calls == [] for calls in calls_in(text, tools, finish_reason, mode))
 
 
-def test_a_call_that_was_broken_off_in_reasoning_does_not_count():
-    text = f'I call <tool_call>{{"name": "a", oops, it doesn\'t matter: "x"{INNER}'
-    assert [[call.args for call in calls] for calls in calls_in(text, TOOLS, "stop", "repair")] == [[{"q": "x"}]] * 2
+def test_a_call_that_was_broken_off_in_reasoning_does_not_count_where_the_reasoning_is_marked():
+    broken = f'I call <tool_call>{{"name": "a", oops, it doesn\'t matter: "x"{INNER}'
+    marked, unmarked = calls_in(f"<think>{broken}", TOOLS, "stop", "repair"), calls_in(broken, TOOLS, "stop", "repair")
+    assert [[call.args for call in calls] for calls in marked] == [[{"q": "x"}]] * 2
+    # Without the opening tag nobody can tell whether the closing one is data: the model is asked again.
+    assert list(unmarked) == [[], []]
 
 
 def test_an_unknown_mode_is_an_error():

@@ -9,6 +9,9 @@ from policyengine.messages import ModelResponse, ProviderError
 from policyengine.providers.errors.remedies import REMEDIES
 from policyengine.responses import classify_response, prompt_tokens
 
+INFERRED = ("prompt_cut", "window_full")
+"""Reasons that follow from numbers and estimates; any other was said by the provider."""
+
 
 def find_silent_overflow(
     response: ModelResponse, *, estimated_prompt_tokens: int | None = None, context_window: int | None = None

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+import msgspec
+
+from policyengine.messages import ProviderError
+
 ErrorClass = Literal[
     "context_overflow",
     "invalid_history",
@@ -97,3 +101,11 @@ def credit_remedies(affordable: int) -> tuple[Remedy, ...]:
     if affordable < USEFUL_TOKENS:
         return REMEDIES["quota_exhausted"]
     return ("reduce_max_tokens", "stop", "fallback_provider")
+
+
+def with_remedies(error: ProviderError) -> ProviderError:
+    """Return an error that somebody made by hand with what its class says where it says nothing itself."""
+    code = next((known for known in ERROR_CLASSES if known == error.code), None)
+    if code is None or error.remedies or error.retry_same_request is not None:
+        return error
+    return msgspec.structs.replace(error, remedies=REMEDIES[code], retry_same_request=code in RETRY_SAME_REQUEST)
