@@ -21,8 +21,9 @@ import msgspec
 
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
-from policyengine.loop import advance, effect_now, told
-from policyengine.loopstate import (
+from policyengine.loop.advance import advance, effect_now
+from policyengine.loop.ending import told
+from policyengine.loop.state import (
     Answered,
     AskHuman,
     Begin,

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 CORE = sorted((ROOT / "policyengine").rglob("*.py"))
 EXTENSIONS = sorted((ROOT / "extensions").rglob("*.py"))
 
-PURE = ("actions", "decision", "identity", "loop", "messages", "runstate")
+PURE = ("actions", "decision", "identity", "messages", "runstate", "remedies")
+PURE += tuple(f"loop/{path.stem}" for path in sorted((ROOT / "policyengine" / "loop").glob("*.py")))
+PURE += tuple(f"plans/{path.stem}" for path in sorted((ROOT / "policyengine" / "plans").glob("*.py")))
 IMPURE = {"loguru", "os", "pathlib", "pluggy", "random", "socket", "threading", "time", "yaml"}
 
 BROAD = {

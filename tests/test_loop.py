@@ -27,8 +27,8 @@ from policyengine import (
     hookimpl,
     say,
 )
-from policyengine.loop import advance
-from policyengine.loopstate import Answered, Begin, Cancelled, Finish, Loop, LoopState, Responded, ToolsDone
+from policyengine.loop.advance import advance
+from policyengine.loop.state import Answered, Begin, Cancelled, Finish, Loop, LoopState, Responded, ToolsDone
 from policyengine.providers.scripted import ScriptedModel, answer_text
 from policyengine.script import Script
 from policyengine.testing import ListedRegistry, ManualClock, assert_valid, play, policy, rule
@@ -168,7 +168,7 @@ def drive_with_break(plan, script, at):
             saved = agent.save(loop)
             agent = Agent(erratic_engine(plan), model, agent.tools, human=lambda _: True)
             loop = agent.resume(saved)
-            from policyengine.loop import effect_now
+            from policyengine.loop.advance import effect_now
 
             again = effect_now(loop)
             assert type(again) is type(effect)
@@ -339,7 +339,7 @@ a_tool.__name__ = "a"
 
 
 def test_only_the_last_failed_attempts_are_kept():
-    from policyengine.loop import KEPT_ATTEMPTS
+    from policyengine.loop.requests import KEPT_ATTEMPTS
 
     made = msgspec.structs.replace(policy(), protocol="text")
     made = msgspec.structs.replace(made, parsing=msgspec.structs.replace(made.parsing, max_retry=10))

@@ -111,8 +111,8 @@ def test_a_retry_within_the_iteration_gets_the_words_in_one_notice_that_is_not_s
 
 
 def test_a_run_saved_while_arguments_are_repaired_goes_on(tmp_path):
-    from policyengine.loop import advance, effect_now
-    from policyengine.loopstate import Begin, Responded
+    from policyengine.loop.advance import advance, effect_now
+    from policyengine.loop.state import Begin, Responded
 
     policy = load_policy_text(f"{HEAD}parsing: {{arguments: coerce, repair_calls: 1}}\n", registry=REGISTRY)
     agent = Agent(Engine(policy, registry=REGISTRY, clock=ManualClock()), Answers(), [read_pages])

@@ -214,8 +214,8 @@ def test_a_run_with_a_plan_saved_anywhere_goes_on():
     )
     engine = Engine(planned(decompose=True, summaries=True), registry=ListedRegistry(), clock=ManualClock())
     straight = Agent(engine, Checking(*turns), [look]).run("Tell me.", run_id="r")
-    from policyengine.loop import advance, effect_now
-    from policyengine.loopstate import Begin, Finish
+    from policyengine.loop.advance import advance, effect_now
+    from policyengine.loop.state import Begin, Finish
 
     model = Checking(*turns)
     agent = Agent(engine, model, [look])

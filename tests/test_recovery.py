@@ -29,8 +29,9 @@ from policyengine import (
     say,
 )
 from policyengine.actions import REMEDIES
-from policyengine.loop import MAX_RECOVERIES, advance, effect_now
-from policyengine.loopstate import Begin, CallModel, Finish, RequestFailed, Wait
+from policyengine.loop.advance import advance, effect_now
+from policyengine.loop.recovery import MAX_RECOVERIES
+from policyengine.loop.state import Begin, CallModel, Finish, RequestFailed, Wait
 from policyengine.plugins.registry import builtin_registry
 from policyengine.policy.load import load_policy_text
 from policyengine.policy.model import ModelFacts

@@ -28,8 +28,8 @@ from policyengine import (
     hookimpl,
     say,
 )
-from policyengine.loop import advance
-from policyengine.loopstate import Begin, Finish
+from policyengine.loop.advance import advance
+from policyengine.loop.state import Begin, Finish
 from policyengine.plugins.registry import builtin_registry, discover
 from policyengine.policy.load import load_policy, load_policy_text
 from policyengine.providers.scripted import ScriptedModel, answer_text

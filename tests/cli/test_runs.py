@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from policyengine import Agent, Engine, Script, call, say
-from policyengine.loop import Begin, Responded, ToolsDone, advance
+from policyengine.loop.advance import advance
+from policyengine.loop.state import Begin, Responded, ToolsDone
 from policyengine.providers.scripted import ScriptedModel
 from policyengine.recordings.compare import compare_runs, shape_of
 from policyengine.telemetry.journal import JournalWriter

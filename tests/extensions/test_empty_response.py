@@ -6,7 +6,7 @@ import pytest
 
 from policyengine import Agent, Engine, Extension, Script, Turn, call, hookimpl, say
 from policyengine.extensions.empty_response import EmptyResponse
-from policyengine.loopstate import Begin
+from policyengine.loop.state import Begin
 from policyengine.messages import Failure, ToolCall, ToolFacts, ToolResult
 from policyengine.parsing.verdict import ANSWERED, FALLBACK, Verdict
 from policyengine.plans import Plan, Step

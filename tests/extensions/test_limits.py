@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from policyengine import Agent, Engine, Script, ScriptedCall, Turn, Usage, batch, say
 from policyengine.extensions import BUILTIN
-from policyengine.loop import advance
-from policyengine.loopstate import Begin, Finish
+from policyengine.loop.advance import advance
+from policyengine.loop.state import Begin, Finish
 from policyengine.plugins.registry import builtin_registry
 from policyengine.policy.load import load_policy_text
 from policyengine.prove import prove

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policyengine import Agent, Engine, ModelResponse, ProviderError, RequestError, ToolCall, call, fail, say
 from policyengine.context import RunView
 from policyengine.extensions.provider_recovery import ACTIONS, ProviderRecovery, fewer_tokens, share_of
-from policyengine.loop import MAX_RECOVERIES
+from policyengine.loop.recovery import MAX_RECOVERIES
 from policyengine.messages import UNDECLARED, Message, ModelRequest
 from policyengine.providers.errors import ERROR_CLASSES, REMEDIES
 from policyengine.runstate import RunState

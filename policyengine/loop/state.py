@@ -1,11 +1,12 @@
 """What the loop is told, what it answers, and what it remembers: plain data.
 
 Knows: the events, the effects, the state of a run under way.
-Must not know: how one leads to the other (`loop`), who performs effects (`agent`).
+Must not know: how one leads to the other (`advance`), who performs effects (`agent`).
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Literal
 
 import msgspec
@@ -110,6 +111,18 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
 
 
 Effect = CallModel | CallTools | Wait | AskHuman | Finish
+
+
+class Goto(Enum):
+    """Where to go on, for modules that would otherwise need each other; `advance` has the table."""
+
+    ITERATION = "the next round begins, or what was decided in the last one is carried out"
+    REQUEST = "the request for the next response is built and sent"
+    FAILED = "the rules are asked about the failed request"
+    DOUBTFUL = "the response in doubt is taken as it is"
+
+
+Next = Effect | Goto
 
 
 class Pending(msgspec.Struct):

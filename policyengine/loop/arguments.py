@@ -1,0 +1,71 @@
+"""The arguments of a response's calls against the schemas of their tools, before anything is judged.
+
+Knows: repair requests, attempts. Must not know: schemas, what a valid call does.
+"""
+
+from __future__ import annotations
+
+from policyengine.draft import Draft, check_calls, corrected, repair_notice
+from policyengine.errors import UsageError
+from policyengine.history import build as history
+from policyengine.loop import batch, ending, requests, settings
+from policyengine.loop.state import CallModel, Loop, Next
+from policyengine.messages import HistoryWarning, ModelRequest, ModelResponse
+
+
+def check(loop: Loop, draft: Draft) -> Next:
+    """Repair arguments where the policy allows it; ask for a correction, ask again, or refuse the calls that remain."""
+    state, run = loop.state, loop.run
+    parsing = settings.parsing_of(loop, draft.response)
+    draft = check_calls(draft, {tool.name: tool for tool in settings.offered(state)}, parsing.arguments)
+    if draft.invalid and state.repairs < parsing.repair_calls:
+        return _ask_for_repair(loop, draft)
+    if draft.invalid and state.asked_again < parsing.max_retry:
+        call, hint = draft.first_invalid()
+        notice = run.snapshot.templates.render("call.invalid_arguments", {"tool": call.name, "problem": hint})
+        return requests.ask_again(loop, draft.response, HistoryWarning("invalid_arguments", notice, {"problem": hint}))
+    state.messages.append(history.assistant(draft.response, state.protocol))
+    return batch.judge(loop, draft)
+
+
+def _ask_for_repair(loop: Loop, draft: Draft) -> Next:
+    """Send one request that offers only the tool in question; its notice is never stored."""
+    state, run = loop.state, loop.run
+    state.repairs += 1
+    state.draft = draft
+    decision = run.before_model_call(repair_request(loop, draft))
+    if ending.ends(decision):
+        state.draft = None
+        return batch.unused(loop, draft.response, run.stopped(decision))
+    ending.wind_down(loop, decision, run.state.iteration)
+    state.phase = "model"
+    return CallModel(repair_request(loop, draft))
+
+
+def repair_request(loop: Loop, draft: Draft) -> ModelRequest:
+    """Return the request that offers only the tool in question; its notice is never stored."""
+    state = loop.state
+    call, hint = draft.first_invalid()
+    notice = repair_notice(loop.run.snapshot.templates, call, hint)
+    tools = tuple(tool for tool in settings.offered(state) if tool.name == call.name)
+    messages = (*settings.passed(loop, state.messages), history.note(notice, "repair"))
+    return ModelRequest(messages, tools, state.attempt, "repair", state.model, call.name)
+
+
+def repaired(loop: Loop, response: ModelResponse) -> Next:
+    """Take the corrected arguments if they are there; what still does not fit is refused."""
+    state, run = loop.state, loop.run
+    draft, state.draft = state.draft, None
+    if draft is None:
+        raise UsageError("no call is being repaired")
+    seen = run.after_model_response(response)
+    if ending.ends(seen):
+        return batch.unused(loop, draft.response, run.stopped(seen))
+    return check(loop, corrected(draft, response))
+
+
+def not_repaired(loop: Loop, draft: Draft) -> Next:
+    """No correction is to be had: the calls are refused as they are."""
+    loop.state.draft = None
+    loop.state.messages.append(history.assistant(draft.response, loop.state.protocol))
+    return batch.judge(loop, draft)
