@@ -15,10 +15,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.grids import Check, Grid, as_markdown, show
 from benchmarks.naive import RULES
 from benchmarks.outcomes import Outcome, Recorded, Totals, add_up, policy_outcomes, rule_outcomes, with_history
 from benchmarks.stats import Bounds, exact, ratio
-from policyengine.cli.output import configure_logging, table, terminal
+from policyengine.cli.output import configure_logging
 from policyengine.errors import ConfigError
 from policyengine.recordings.model import Recording, Unreadable
 from policyengine.recordings.readers import read_recordings
@@ -61,22 +62,6 @@ class Row(NamedTuple):
     name: str
     totals: Totals
     refuses: bool
-
-
-class Check(NamedTuple):
-    """One thing that is asked of the figures."""
-
-    asked: str
-    found: str
-    holds: bool
-
-
-class Grid(NamedTuple):
-    """A table to print: a title, column names (`#` in front of those with numbers) and rows."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -159,10 +144,10 @@ def _repeating(index: Path, runs: Sequence[Recorded], outcomes: Sequence[Outcome
 
 def _report(grids: Sequence[Grid], *, markdown: bool) -> None:
     if markdown:
-        print("\n".join(map(_markdown, grids)))
+        print("\n".join(map(as_markdown, grids)))
         return
     for grid in grids:
-        _print(grid)
+        show(grid)
 
 
 def _tables(part: str, rows: Sequence[Row]) -> list[Grid]:
@@ -221,31 +206,13 @@ def _percent(bounds: Bounds) -> str:
     return f"{100 * bounds.low:.1f} to {100 * bounds.high:.1f}"
 
 
-def _print(grid: Grid) -> None:
-    console = terminal()
-    shown = table(*grid.columns)
-    for row in grid.rows:
-        shown.add_row(*row)
-    console.print(f"\n{grid.title}\n", markup=False)
-    console.print(shown)
-
-
-def _markdown(grid: Grid) -> str:
-    rows = [
-        [name.lstrip("#") for name in grid.columns],
-        ["---:" if name.startswith("#") else "---" for name in grid.columns],
-        *grid.rows,
-    ]
-    return f"### {grid.title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
 def _update(path: Path, grids: Sequence[Grid]) -> None:
     text = path.read_text(encoding="utf-8")
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not end:
         raise ValueError(f"{path} has no {BEGIN} and {END}")
-    tables = "\n".join(map(_markdown, grids))
+    tables = "\n".join(map(as_markdown, grids))
     path.write_text(f"{head}{begin}\n\n{tables}\n{end}{tail}", encoding="utf-8")
 
 

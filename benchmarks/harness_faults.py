@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.recovery import Check, Grid, _markdown, _print
+from benchmarks.grids import Check, Grid, show
 from policyengine import ModelResponse, ProviderError, ToolCall
 from policyengine.history.check import HistoryProblem, check_history
 from policyengine.history.repair import Repaired, repair_history
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     grids, checks = report([look(run) for run in raw], [look(run) for run in derived])
     for grid in grids:
-        print(_markdown(grid)) if arguments.markdown else _print(grid)
+        show(grid, markdown=arguments.markdown)
     return 1 if arguments.check and not all(check.holds for check in checks) else 0
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-from benchmarks.recovery import Check, Grid, _markdown, _print
+from benchmarks.grids import Check, Grid, show
 from policyengine import ProviderError
 from policyengine.providers.errors import ERROR_CLASSES, classify_provider_error
 
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     grids, checks = report(texts)
     for grid in grids:
-        print(_markdown(grid)) if arguments.markdown else _print(grid)
+        show(grid, markdown=arguments.markdown)
     return 1 if arguments.check and not all(check.holds for check in checks) else 0
 
 

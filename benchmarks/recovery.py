@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from benchmarks.grids import Check, Grid, show
 from benchmarks.samples import sample
 from benchmarks.stats import exact
-from policyengine.cli.output import table, terminal
 from policyengine.identity import call_identity
 from policyengine.messages import ModelResponse, ToolCall
 from policyengine.parsing import Mode, Verdict, parse_response, settle_guess
@@ -79,22 +79,6 @@ class Found(NamedTuple):
     verdict: Verdict
 
 
-class Check(NamedTuple):
-    """One thing that is asked of the figures."""
-
-    asked: str
-    found: str
-    holds: bool
-
-
-class Grid(NamedTuple):
-    """A table to print."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables; return 0, 1 if `--check` and a condition does not hold, 2 if the work cannot be done."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=(__doc__ or "").splitlines()[0])
@@ -110,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     grids, checks = report(texts, samples)
     for grid in grids:
-        print(_markdown(grid)) if arguments.markdown else _print(grid)
+        show(grid, markdown=arguments.markdown)
     return 1 if arguments.check and not all(check.holds for check in checks) else 0
 
 
@@ -433,24 +417,6 @@ def _share(events: int, trials: int) -> str:
         return "none to recover"
     low, high = exact(events, trials)
     return f"{events} of {trials}: {events / trials:.1%} ({100 * low:.1f} to {100 * high:.1f})"
-
-
-def _print(grid: Grid) -> None:
-    console = terminal()
-    shown = table(*grid.columns)
-    for row in grid.rows:
-        shown.add_row(*row)
-    console.print(f"\n{grid.title}\n", markup=False)
-    console.print(shown)
-
-
-def _markdown(grid: Grid) -> str:
-    rows = [
-        [name.lstrip("#") for name in grid.columns],
-        ["---:" if name.startswith("#") else "---" for name in grid.columns],
-        *grid.rows,
-    ]
-    return f"### {grid.title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,56 @@
+"""Tables of figures, and what is asked of them, for people and for Markdown pages.
+
+Knows: how a table is printed. Must not know: what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from policyengine.cli.output import table, terminal
+
+
+class Check(NamedTuple):
+    """One thing that is asked of the figures."""
+
+    asked: str
+    found: str
+    holds: bool
+
+
+class Grid(NamedTuple):
+    """A table to print; a column whose name begins with `#` holds numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def show(grid: Grid, *, markdown: bool = False) -> None:
+    """Print a table."""
+    if markdown:
+        print(as_markdown(grid))
+        return
+    console = terminal()
+    shown = table(*grid.columns)
+    for row in grid.rows:
+        shown.add_row(*row)
+    console.print(f"\n{grid.title}\n", markup=False)
+    console.print(shown)
+
+
+def as_markdown(grid: Grid) -> str:
+    """Return a table as Markdown, under its title."""
+    rows = [
+        [name.lstrip("#") for name in grid.columns],
+        ["---:" if name.startswith("#") else "---" for name in grid.columns],
+        *grid.rows,
+    ]
+    return f"### {grid.title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def asked(checks: Iterable[Check], title: str = "What is asked") -> Grid:
+    """Return the table of what is asked."""
+    rows = ((check.asked, check.found, "yes" if check.holds else "NO") for check in checks)
+    return Grid(title, ("asked", "found", "holds"), tuple(rows))
