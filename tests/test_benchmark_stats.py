@@ -1,22 +1,8 @@
 """The statistics of the benchmarks against values computed by hand or printed in tables."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
-
-def _load(name: str) -> ModuleType:
-    """`benchmarks` is no part of the package, so it is not importable from everywhere tests run."""
-    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}_under_test", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-stats = _load("stats")
+from benchmarks import stats
 
 
 @pytest.mark.parametrize(

@@ -350,18 +350,36 @@ def test_the_documented_codes_are_the_codes():
         assert set(named) <= set(CODES), path
 
 
-def test_the_tests_that_hold_the_reference_behaviours_exist():
+REFERENCES = {"A0": 35, "TE": 8, "AC": 25, "SM": 5, "XA": 9}
+DEFECTS = {"A": 16, "B": 8, "C": 14, "D": 8, "E": 13}
+"""How many behaviours and how many defects of the reference systems there are to answer."""
+
+
+def test_every_behaviour_and_defect_of_the_reference_systems_is_answered_once_by_tests_or_a_decision():
     tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     defined = set(re.findall(r"^def (test_\w+)\(", tests, re.MULTILINE))
-    covered = (DOCS / "reference-systems.md").read_text(encoding="utf-8").partition("## Not covered")[0]
-    rows = [row.split(" | ")[-1] for row in covered.split("\n") if row.startswith("| ")][1:]
-    assert len(rows) > 20
-    for row in rows:
-        named = re.findall(r"`(test_\w+)`", row)
-        numbers = [f"test_t{number}_" for number in re.findall(r"\bT(\d+)\b", row)]
-        assert named or numbers, row
+    page = (DOCS / "reference-systems.md").read_text(encoding="utf-8")
+    wanted = [f"{system}-{number}" for system, count in REFERENCES.items() for number in range(1, count + 1)]
+    wanted += [f"{system}{number}" for system, count in DEFECTS.items() for number in range(1, count + 1)]
+    assert sorted(re.findall(r"^\| ([A-Z]+0?-\d+|[A-E]\d+) \|", page, re.MULTILINE)) == sorted(wanted)
+    for row in re.findall(r"^\| (?:[A-Z]+0?-\d+|[A-E]\d+) \|.*$", page.partition("## Not covered")[0], re.MULTILINE):
+        held = row.split(" | ")[-1]
+        named = re.findall(r"`(test_\w+)`", held)
+        numbers = [f"test_t{number}_" for number in re.findall(r"\bT(\d+)\b", held)]
+        assert named or numbers or "](decisions/" in held, row
         assert set(named) <= defined, row
         assert all(any(name.startswith(start) for name in defined) for start in numbers), row
+
+
+def test_every_scenario_has_tests_of_its_number_in_the_files_that_the_page_names():
+    page = (DOCS / "reference-systems.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| T(\d+) \| [^|]* \| (.*) \|$", page, re.MULTILINE))
+    assert [int(number) for number in listed] == list(range(1, 41))
+    holding: dict[str, list[str]] = {number: [] for number in listed}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for number in dict.fromkeys(re.findall(r"^def test_t(\d+)_", path.read_text(encoding="utf-8"), re.MULTILINE)):
+            holding[number].append(f"`{path.relative_to(ROOT / 'tests').as_posix()}`")
+    assert {number: files.split(", ") for number, files in listed.items()} == holding
 
 
 # ---- links

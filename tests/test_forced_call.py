@@ -108,6 +108,15 @@ def test_t34_a_word_that_is_only_quoted_in_the_prompt_is_no_tool():
     assert force_call(model, TASK, (SUBMIT, HANDLE)).failure.code == "wrong_function"
 
 
+def test_broken_arguments_are_repaired_as_text_however_they_came_and_whatever_was_said_before():
+    as_mapping = ModelResponse(tool_calls=(ToolCall("1", "submit", "", {"text": 7}),))
+    as_text = ModelResponse(tool_calls=(ToolCall("1", "submit", "{text"),))
+    for broken, told in ((as_mapping, "7"), (as_text, "{text")):
+        model = Answers(broken, calls("submit", '{"text": "x"}'))
+        assert force_call(model, (), (SUBMIT,)).call.args == {"text": "x"}
+        assert told in model.requests[1].messages[-1].text
+
+
 def test_a_cut_off_answer_is_told_to_be_smaller():
     model = Answers(calls("submit", '{"text": "x', finish_reason="length"), calls("submit", '{"text": "x"}'))
     assert force_call(model, TASK, (SUBMIT,)).call is not None

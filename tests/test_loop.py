@@ -514,6 +514,21 @@ def test_a_tool_that_overruns_its_time_is_given_up_and_the_others_of_the_batch_a
     assert outcome.status == "completed"
 
 
+@pytest.mark.parametrize("driver", ["run", "arun"])
+def test_the_calls_of_a_batch_run_at_the_same_time(driver):
+    meet = threading.Barrier(2)
+
+    def wait() -> str:
+        """Wait for the other call."""
+        meet.wait(20)
+        return "met"
+
+    turns = (batch(ScriptedCall("wait"), ScriptedCall("wait")), say("done"))
+    agent = Agent(Engine(policy(), registry=ListedRegistry()), ScriptedModel(Script("t", turns)), [wait])
+    outcome = asyncio.run(agent.arun("task")) if driver == "arun" else agent.run("task")
+    assert [message.text for message in outcome.messages if message.role == "tool"] == ["met", "met"]
+
+
 def test_text_with_lone_surrogates_can_be_saved_and_resumed():
     made = Engine(policy(), registry=ListedRegistry())
     model = ScriptedModel(Script("t", (call("a", {}, "bad \ud800 text"), say("done"))))

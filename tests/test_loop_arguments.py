@@ -90,7 +90,7 @@ def test_t33_one_repair_request_offers_only_that_tool_and_leaves_no_trace():
         "repair",
         "read_pages",
     )
-    assert repair.messages[:-1] == main.messages
+    assert (repair.model, repair.messages[:-1]) == (main.model, main.messages)
     assert "required" in repair.messages[-1].text
     assert repair.messages[-1].text not in [message.text for message in last.messages]
     assert (outcome.prompt_tokens, outcome.iterations, outcome.calls) == (20, 1 + 1, 1)

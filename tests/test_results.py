@@ -453,6 +453,14 @@ def test_a_long_text_keeps_its_beginning_its_end_and_its_exit_code():
     assert not classify_tool_result("short", limit=30).truncated
 
 
+@pytest.mark.parametrize("length", [10, 11, 40, 41, 45, 100, 1_000])
+@pytest.mark.parametrize("limit", [0, 10, 40])
+def test_cutting_a_text_never_makes_it_longer(length, limit):
+    seen = classify_tool_result("x" * length, limit=limit)
+    assert len(seen.content) <= length
+    assert seen.truncated == (seen.content != "x" * length)
+
+
 def test_flags_that_the_tool_sets_are_passed_on():
     seen = classify_tool_result(
         {"status": "ok", "data": {"rows": [1]}, "error": None, "partial": True, "truncated": True}

@@ -1,8 +1,10 @@
-"""The scenarios T1-T8, T17-T21, T23, T25-T30 and T35-T40 of docs/reference-systems.md, through the real loop."""
+"""The scenarios T1-T8, T17-T21, T23-T30 and T35-T40 of docs/reference-systems.md, through the real loop."""
 
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -69,6 +71,12 @@ def test_t1_three_unusable_responses_of_different_kinds_stop_at_the_third():
     assert played.fired("stop") == [3]
     control = next(decision.control for _, decision in played.decisions if decision.action == "stop")
     assert control.data["kinds"] == ["misformat", "empty", "repeat"]
+
+
+def test_an_empty_response_is_warned_about_in_the_history_so_that_the_next_request_is_another_one():
+    played = play(breaker(), [say(""), done()])
+    first, second = sent(played)
+    assert [message.origin for message in second.messages[len(first.messages) :]] == ["warning:empty"]
 
 
 def test_t2_a_usable_response_between_resets_the_streak():
@@ -174,6 +182,17 @@ def test_t17_the_third_equal_call_is_refused_before_it_runs_and_the_next_one_sto
     assert played.messages.index(notes[0]) == played.messages.index(refused) + 1
 
 
+def test_t17_a_reply_without_a_call_between_equal_calls_is_no_progress():
+    again = call("look", {"x": 1}, "same")
+    for between in (say(""), say("", reasoning="hm")):
+        assert play(stall("{repeat: {deny: 3}}"), [again, between, again, again, say("done")]).actions()[-1] == "deny"
+
+
+def test_the_second_equal_call_in_a_row_may_stop_the_run_before_it_runs():
+    played = play(stall("{repeat: {stop: 2}}"), [call("look", {"x": 1}, "same")] * 3)
+    assert (played.outcome.executed, played.outcome.stop.code, played.outcome.stop.observed) == (1, "repeat", 2)
+
+
 def test_t18_polling_with_progress_is_never_refused_and_an_allowance_is_counted():
     moving = [call("check", {"id": 7}, f"running {number} %") for number in range(12)] + [say("done")]
     assert "deny" not in play(stall("{repeat: {deny: 3}}"), moving).actions()
@@ -267,6 +286,53 @@ HINTS = "extensions: {failure_hint_injector: {with: {levels: {hint: 1, insist: 2
 
 def kinds(played):
     return [note.kind for _, decision in played.decisions for note in decision.notes]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        RuntimeError("no such page"),
+        {
+            "status": "error",
+            "tool": "fetch",
+            "data": None,
+            "error": {"code": "gone", "message": "x", "retryable": True},
+        },
+        {"success": False, "error": "no such page"},
+        '{"success": false, "error": "no such page"}',
+        SimpleNamespace(isError=True, content=[{"type": "text", "text": "no such page"}]),
+    ],
+    ids=["raises", "envelope", "success false", "success false as text", "flag of the carrier"],
+)
+def test_t24_every_way_to_fail_is_one_failure(made):
+    assert failures_of(made, {"page": 1}) == (["tool_failure.retry"], "tool_failures")
+
+
+def test_t24_arguments_against_the_schema_are_a_failure():
+    assert failures_of("page 1", {"page": "one"}) == (["tool_failure.retry"], "tool_failures")
+    assert failures_of("page 1", {"page": 1}) == ([], "")
+
+
+def test_t24_a_call_that_a_guard_refused_is_no_failure():
+    assert failures_of("page 1", {"page": 1}, "  stall_detector: {with: {repeat: {deny: 2}}}\n", times=4) == ([], "")
+
+
+def failures_of(made, args, extra="", times=1):
+    """Return the notes that calls bring, and the code of the stop after the first failure."""
+
+    def fetch(page: int) -> object:
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    notes, stops = [], []
+    for rules in ("failure_hint_injector: {}", "tool_failures: {with: {stop: 1}}"):
+        limited = engine(f"parsing: {{arguments: check}}\nextensions:\n{extra}  {rules}\n")
+        limited.sinks.append(lambda report: notes.extend(note.kind for note in report.decision.notes))
+        turns = (*[call("fetch", args)] * times, say("done"))
+        stops.append(Agent(limited, ScriptedModel(Script("task", turns)), [fetch]).run("task").stop)
+    failed = [kind for kind in notes if kind.startswith("tool_failure")]
+    return failed, stops[1].code if stops[1] else ""
 
 
 def test_t25_levels_rise_with_failures_and_only_of_the_failing_tool():
@@ -683,6 +749,29 @@ def test_t38_a_raising_guard_gets_on_error_and_the_others_and_the_end_hooks_stil
     first = {"deny": "denied", "allow": "ok", "stop": "not_run"}[on_error]
     assert Trace.seen[:2] == [f"after_tool_call:{first}", "after_iteration"]
     assert Trace.seen[-1] == f"run_end:{status}"
+
+
+def test_a_limit_may_be_another_one_for_each_agent():
+    made = engine(
+        "extensions:\n"
+        "  few: {use: step_limit, with: {max_steps: 2}, when: {agent: crawler}}\n"
+        "  many: {use: step_limit, with: {max_steps: 4}, when: {agent: '!crawler'}}\n"
+    )
+    stopped = [play(made, looking(9), agent=name).outcome.stop for name in ("crawler", "planner")]
+    assert [(stop.rule, stop.limit) for stop in stopped] == [("few", 2), ("many", 4)]
+
+
+def test_runs_of_one_engine_at_the_same_time_decide_as_if_they_were_alone():
+    made = stall("{repeat: {deny: 3, stop: 5}}")
+
+    def run(number):
+        turns = tuple([call("look", {"x": number % 2}, "same")] * 6)
+        model = ScriptedModel(Script("task", turns))
+        outcome = Agent(made, model, model.tools()).run("task", run_id=f"r-{number}")
+        return outcome.executed, outcome.stop.observed
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, range(12))) == [(2, 5)] * 12
 
 
 def test_t39_two_files_that_register_one_name_are_an_error_naming_both(tmp_path):

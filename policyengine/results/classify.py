@@ -87,7 +87,8 @@ def classify_tool_result(
         is_error: the error flag of the carrier, where it has one.
         command: the command line that ran, where the tool is a shell; it tells "nothing matched" from a failure.
         facts: what the policy declares about the tool.
-        limit: the most characters of output to keep; beginning and end are kept, and an exit code in any case.
+        limit: the most characters of output to keep; beginning and end are kept, and an exit code in any case. A text
+            that the note about the cut would not leave shorter is kept whole.
     """
     if issubclass(type(value), ToolResult):
         return _of_result(value, facts)
@@ -98,8 +99,8 @@ def classify_tool_result(
     code = _exit_code(as_code(exit_code), said.exit_code, read.exit_code)
     answers = _answers(tool, command)
     reason = _reason(read, said, code, code in answers, is_error is True, facts)
-    if limit is not None and len(read.text) > limit:
-        read = read._replace(text=_shortened(read.text, limit), cut=True)
+    if limit is not None and len(shorter := _shortened(read.text, limit)) < len(read.text):
+        read = read._replace(text=shorter, cut=True)
     if reason:
         return _failure(read, said, reason, code, kind)
     return _success(read, said, code, answers.get(code or 0, ""))
@@ -300,7 +301,10 @@ def _exit_code(given: int | None, said: int | None, marked: int | None) -> int |
 
 
 def _shortened(text: str, limit: int) -> str:
-    """Return beginning and end of a text, with a line in between that says how much is missing."""
+    """Return beginning and end of a text, with a line in between that says how much is missing.
+
+    That line has a length of its own: a text that would not become shorter is better left whole (Agent Zero A14).
+    """
     head = max(limit, 0) * 2 // 3
     tail = max(limit, 0) - head
     left_out = f"\n[... {len(text) - head - tail} characters left out ...]\n"

@@ -69,6 +69,11 @@ def test_a_whole_conversation_is_valid(written):
     assert all(new is old for new, old in zip(repaired.messages, messages, strict=True))
 
 
+def test_text_beside_calls_is_valid():
+    messages = [chat(("a", "ls", "{}"), ("b", "ls", "{}"), content="I look at both."), answer("a"), answer("b")]
+    assert check_history([{"role": "user", "content": "Look."}, *messages]) == ()
+
+
 def test_results_may_come_in_any_order(written):
     messages = [*written.user(), *written.calls("a", "b"), *written.results("b", "a")]
     assert found(messages, written.shape) == []
