@@ -37,6 +37,8 @@ STOP_CODE = "provider_error"
 CAP_CODE = "provider_errors"
 REFUSED_CODE = "fallback_refused"
 OVERFLOW = "context_overflow"
+INFERRED = ("prompt_cut", "window_full")
+"""What the engine says in the place of a provider where it infers an overflow from numbers; that ends no run."""
 
 MEANS = {"backoff": "wait", "fallback_provider": "fallback_model"}
 """Remedies that the loop carries out under another name."""
@@ -195,15 +197,18 @@ class ProviderRecovery(Extension):
             if isinstance(action, Record):
                 records.append(action)
             elif action is not None:
-                return (*records, self._capped(run, error, action))
+                capped = self._capped(run, error, action)
+                return tuple(records) or None if capped is None else (*records, capped)
         return tuple(records) or None
 
-    def _capped(self, run: RunView, error: ProviderError, action: Retry | Stop) -> Retry | Stop:
-        """Count a remedy; past the cap of the run it becomes a stop."""
+    def _capped(self, run: RunView, error: ProviderError, action: Retry | Stop) -> Retry | Stop | None:
+        """Count a remedy; past the cap of the run it becomes a stop, or nothing where no request failed."""
         state: Tried = run.state
         limit: int = self.options.max
         if isinstance(action, Stop):
             return action
+        if state.recoveries >= limit and error.message in INFERRED:
+            return None
         if state.recoveries >= limit:
             return run.stop(CAP_CODE, observed=state.recoveries, limit=limit, failure=error.code)
         state.recoveries += 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+import msgspec
+
 from policyengine import (
     Action,
     Iteration,
@@ -142,7 +144,9 @@ class TokenBudget(UsageBudget):
         """Stop before a request for which the budget has no room; wind down at `wind_down_at`."""
         state = self._entered(run)
         if request.purpose == "summary":
-            state.latest = 0  # what was summarised is not sent again: the next prompt is shorter, nobody knows how much
+            # What is summarised is not the whole history, nobody knows how much of it. Of the state itself nothing is
+            # forgotten: if there is no summary in the end, the next prompt is as long as the latest.
+            state = msgspec.structs.replace(state, latest=0)
         over = self._over_run(run, state) or self._over_step(run, state)
         if over is not None:
             return run.stop(CODE, **over)

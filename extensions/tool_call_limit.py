@@ -56,7 +56,7 @@ class Calls(msgspec.Struct):
     """All counts of a run, or of a conversation.
 
     `rounds` are rounds in which a call ran, `round` names the latest of them. `batch` is the batch being judged.
-    `admitted` are the ids of open calls with their number; `unnamed` are open calls beyond those.
+    `admitted` are open calls by run and id, with their number; `unnamed` are open calls beyond those.
     """
 
     rounds: int = 0
@@ -167,7 +167,8 @@ class ToolCallLimit(Extension):
         state.all.open += 1
         if limit is not None:
             _count_of(state, call.name).open += 1
-        state.admitted[call.id] = state.admitted.get(call.id, 0) + 1
+        place = _place(run, call)
+        state.admitted[place] = state.admitted.get(place, 0) + 1
         if len(state.admitted) > _MOST_OPEN:
             state.unnamed += state.admitted.pop(next(iter(state.admitted)))
         return None
@@ -176,7 +177,7 @@ class ToolCallLimit(Extension):
     def after_tool_call(self, run: RunView, call: ToolCall, result: ToolResult) -> Action | None:
         """Give back the place of the call, and count it if it ran."""
         state: Calls = run.state
-        held, started = int(_held(state, call, result)), int(_started(result))
+        held, started = int(_held(run, call, result)), int(_started(result))
         state.all.open -= held
         state.all.done += started
         if self._limit_of(call.name) is not None:
@@ -248,11 +249,18 @@ def _settle(state: Calls, tool: str, held: int, started: int) -> None:
         del state.tools[_key(state, tool)]
 
 
-def _held(state: Calls, call: ToolCall, result: ToolResult) -> bool:
+def _place(run: RunView, call: ToolCall) -> str:
+    """Return a name of an open call: runs that share the state (sub-agents) may use the same ids."""
+    return f"{run.id}/{call.id}"
+
+
+def _held(run: RunView, call: ToolCall, result: ToolResult) -> bool:
     """Return whether a call held a place; it does not any more."""
-    number = state.admitted.pop(call.id, 0)
+    state: Calls = run.state
+    place = _place(run, call)
+    number = state.admitted.pop(place, 0)
     if number > 1:
-        state.admitted[call.id] = number - 1
+        state.admitted[place] = number - 1
     if number:
         return True
     refused = result.status == "denied" and result.error is not None and result.error.code == CODE

@@ -248,7 +248,8 @@ class Agent:
                 return Waited()
             case AskHuman() if self.human is not None:
                 answer = self.human(effect)
-                return Answered((await answer if inspect.isawaitable(answer) else answer) is True)
+                answer = await answer if inspect.isawaitable(answer) else answer
+                return None if answer is None else Answered(answer is True)
         return self._perform(loop, effect, done)
 
     def _call_model(self, request: ModelRequest) -> Event:
@@ -369,6 +370,9 @@ def waiting(loop: Loop, effect: Effect) -> Outcome:
         prompt_tokens=state.prompt_tokens,
         completion_tokens=state.completion_tokens,
         messages=(*state.messages, *_answers_so_far(loop)),
+        failed_attempts=tuple(state.failed),
+        plan=state.plan,
+        undelivered=tuple(state.inbox),
     )
 
 

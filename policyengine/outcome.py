@@ -47,7 +47,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     a human. `failed`: the provider failed and nothing could be done (`error`). `cancelled`: the caller ended it.
     `iterations` are rounds begun, `calls` tool calls judged, `executed` tool calls that were started; tokens are what
     the provider reported. `failed_attempts` are the last responses that were asked for again. `plan` is
-    the plan as it stands at the end, `undelivered` are messages of peers for which no step began any more.
+    the plan as it stands at the end, `undelivered` are messages of peers for which no step began any more, or has begun
+    yet where the run waits.
     """
 
     status: OutcomeStatus

@@ -24,14 +24,17 @@ from policyengine.toolset import Tool
 if TYPE_CHECKING:
     from policyengine.agent import Agent
 
-_RUNNING: ContextVar[Run | None] = ContextVar("policyengine_running", default=None)
-"""The run whose tools are being run in this context."""
+_RUNNING: ContextVar[tuple[Run, ...]] = ContextVar("policyengine_running", default=())
+"""The runs whose tools are being run in this context, the outermost first."""
+
+MAX_DEPTH = 8
+"""How many agents may work below each other: one that is its own tool must not go on for ever."""
 
 
 @contextmanager
 def running(run: Run) -> Iterator[None]:
     """Say whose tools are being run, so that a sub-agent knows its parent."""
-    token = _RUNNING.set(run)
+    token = _RUNNING.set((*_RUNNING.get(), run))
     try:
         yield
     finally:
@@ -49,8 +52,10 @@ def agent_tool(agent: Agent, name: str, description: str, *, shared: bool) -> To
     spec = ToolSpec(name, description, schema)
 
     def options() -> dict[str, Any]:
-        parent = _RUNNING.get()
-        return {"agent": name, **({"conversation": parent.conversation} if shared and parent is not None else {})}
+        above = _RUNNING.get()
+        if len(above) >= MAX_DEPTH:
+            raise RecursionError(f"{len(above)} agents work below each other already; {MAX_DEPTH} is the most")
+        return {"agent": name, **({"conversation": above[-1].conversation} if shared and above else {})}
 
     def work(task: str) -> Any:
         return envelope(name, agent.run(task, **options()))
@@ -67,7 +72,7 @@ def envelope(name: str, outcome: Outcome) -> Any:
     if outcome.status == "completed":
         return outcome.output
     stop = outcome.stop
-    code = stop.code if stop is not None else outcome.status
+    code = stop.code if stop is not None else (outcome.error.partition(":")[0] or outcome.status)
     said = stop.message if stop is not None and stop.message else outcome.error
     message = f"The agent {name} did not finish its task ({outcome.status}: {code}). {said}".strip()
     return {

@@ -5,7 +5,20 @@ import json
 import msgspec
 import pytest
 
-from policyengine import Agent, Engine, Extension, Mailbox, ModelResponse, Turn, UsageError, batch, call, hookimpl, say
+from policyengine import (
+    Agent,
+    Engine,
+    Extension,
+    Mailbox,
+    ModelResponse,
+    Turn,
+    Usage,
+    UsageError,
+    batch,
+    call,
+    hookimpl,
+    say,
+)
 from policyengine.plans import Plan, Step
 from policyengine.policy.model import Planning
 from policyengine.providers.scripted import ScriptedModel
@@ -228,6 +241,36 @@ def test_a_run_with_a_plan_saved_anywhere_goes_on():
         effect = advance(loop, answer)
     assert effect.outcome.plan == straight.plan
     assert effect.outcome.messages == straight.messages
+
+
+def test_t21_after_a_stall_the_plan_can_be_changed_and_the_answer_be_given():
+    options = {"repeat": {"deny": 3}, "cycle": {}, "interleaved": {}, "text": {}}
+    made = msgspec.structs.replace(policy(rule("stall_detector", options)), plan=Planning("steps", decompose=False))
+    again = call("look", {"page": 1})
+    _, outcome = work(made, again, again, again, done("find"), say("High at noon."), plan=TWO)
+    results = [message.text for message in outcome.messages if message.role == "tool"]
+    assert "stall_detector" in results[2]
+    assert json.loads(results[3])["steps"]["find"] == "done"
+    assert (outcome.status, outcome.output, outcome.executed) == ("completed", "High at noon.", 2)
+
+
+@pytest.mark.parametrize(("run", "requests"), [(100, 3), (130, 4)])
+def test_requests_for_the_plan_and_for_summaries_are_counted_by_the_budget(run, requests):
+    usage = Usage(40, 0, 40)
+    steps = [{"id": "a", "description": "One."}, {"id": "b", "description": "Two."}]
+    turns = [
+        Turn((ScriptedCall("set_plan", {"steps": steps}),), usage=usage),
+        Turn((ScriptedCall("update_step", {"action": "mark_done"}),), usage=usage),
+        Turn(text="One is done.", usage=usage),
+        Turn(text="Two is done.", usage=usage),
+    ]
+    made = msgspec.structs.replace(
+        policy(rule("token_budget", {"run": run, "check": "after", "scope": "run", "count": "total"})),
+        plan=Planning("steps", decompose=True, summaries=True),
+    )
+    model, outcome = work(made, *turns)
+    assert [request.purpose for request in model.requests] == ["plan", "main", "step_summary", "main"][:requests]
+    assert outcome.status == ("stopped" if requests == 3 else "completed")
 
 
 def test_the_tool_of_a_plan_is_offered_only_where_there_is_one():

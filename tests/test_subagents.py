@@ -5,9 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
-from policyengine import Agent, Engine, Extension, call, hookimpl, say
+from policyengine import Agent, Engine, Extension, ModelResponse, ToolCall, as_tools, call, hookimpl, say
 from policyengine.providers.scripted import ScriptedModel
 from policyengine.script import Script
+from policyengine.subagent import MAX_DEPTH
 from policyengine.testing import ListedRegistry, ManualClock, policy, rule
 
 
@@ -110,3 +111,21 @@ def test_a_sub_agent_of_its_own_shares_nothing():
     tool = child.as_tool("clerk", "Knows.", shared=False)
     parent = agent_of(made, call("clerk", {"task": "one"}), say("end"), tools=[tool])
     assert parent.run("Ask.").status == "completed"
+
+
+def test_an_agent_that_is_its_own_tool_does_not_go_on_for_ever():
+    asked = []
+
+    class Endless:
+        name = "endless"
+
+        def complete(self, request):
+            asked.append(request)
+            results = sum(message.role == "tool" for message in request.messages)
+            return ModelResponse(tool_calls=(ToolCall(f"c{results}", "me", '{"task": "again"}', {"task": "again"}),))
+
+    agent = Agent(Engine(policy(rule("cap", {"stop": 1})), registry=ListedRegistry(Cap, trusted=True)), Endless())
+    agent.tools = as_tools([agent.as_tool("me", "Myself.", shared=False)])
+    outcome = agent.run("Go.")
+    assert outcome.status == "stopped"
+    assert len(asked) == 2 * MAX_DEPTH

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import msgspec
 
 from policyengine.decision import Decision
+from policyengine.history.views import state_of_text
 from policyengine.messages import HistoryWarning, Message, ModelResponse, ToolCall, ToolResult
+from policyengine.parsing.repair import encodable
 from policyengine.results import NO_OUTPUT
 
 ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 UNUSABLE_NAME = "unusable_call"
+UNREADABLE = "unreadable_arguments"
 
 
 def user(text: str) -> Message:
@@ -105,17 +107,24 @@ def _origin(result: ToolResult) -> str:
 def _legal(call: ToolCall) -> ToolCall:
     """Return the call with a name and arguments that providers accept."""
     name = ILLEGAL.sub("_", call.name)[:64] or UNUSABLE_NAME
-    arguments = call.arguments if _is_object(call) else json.dumps({"unreadable_arguments": call.arguments[:2000]})
+    arguments = _sendable(call)
     if name == call.name and arguments == call.arguments:
         return call
     return msgspec.structs.replace(call, name=name, arguments=arguments)
 
 
-def _is_object(call: ToolCall) -> bool:
-    if isinstance(call.args, dict) and call.arguments:
-        return True
+def _sendable(call: ToolCall) -> str:
+    """Return the arguments as the text of an object, as whoever reads JSON strictly would take it.
+
+    That is the text that the model sent, or what was made of it, or else an object that holds it as a text.
+    """
+    if state_of_text(call.arguments) == "ok":
+        return call.arguments
     try:
-        value: Any = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict)
+        read = json.dumps(call.args)
+    except (TypeError, ValueError, RecursionError):
+        read = ""
+    if state_of_text(read) == "ok":
+        return read
+    text, _ = encodable(call.arguments[:2000])
+    return json.dumps({UNREADABLE: text})

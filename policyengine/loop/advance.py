@@ -83,7 +83,6 @@ def effect_now(loop: Loop) -> Effect:
     """
     match loop.state.phase:
         case "model":
-            ending.flush_notes(loop)
             return CallModel(_open_request(loop))
         case "tools":
             return batch.open_calls(loop)

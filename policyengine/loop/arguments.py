@@ -49,7 +49,16 @@ def repair_request(loop: Loop, draft: Draft) -> ModelRequest:
     notice = repair_notice(loop.run.snapshot.templates, call, hint)
     tools = tuple(tool for tool in settings.offered(state) if tool.name == call.name)
     messages = (*settings.passed(loop, state.messages), history.note(notice, "repair"))
-    return ModelRequest(messages, tools, state.attempt, "repair", state.model, call.name)
+    return ModelRequest(
+        messages,
+        tools,
+        state.attempt,
+        "repair",
+        state.model,
+        call.name,
+        max_tokens=state.max_tokens,
+        thinking=state.thinking,
+    )
 
 
 def repaired(loop: Loop, response: ModelResponse) -> Next:

@@ -60,6 +60,7 @@ def _refuse_rest(loop: Loop) -> None:
     state = loop.state
     render = loop.run.snapshot.templates.render
     stopping = state.ending
+    state.asking = None
     for item in state.pending:
         item.ask = False
         if item.result is not None:

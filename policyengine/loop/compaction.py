@@ -28,6 +28,7 @@ def start(loop: Loop, how: Compaction) -> Next | None:
     decision = run.before_model_call(summary_request(loop, cut))
     if ending.ends(decision):
         return ending.end_now(loop, decision)
+    ending.wind_down(loop, decision, run.state.iteration - 1)
     state.compacting = cut
     state.phase = "model"
     return CallModel(summary_request(loop, cut))
@@ -39,7 +40,15 @@ def summary_request(loop: Loop, cut: Cut) -> ModelRequest:
     notice = loop.run.snapshot.templates.render("compaction.request", {})
     old = settings.passed(loop, part_to_summarise(state.messages, cut))
     messages = (*old, history.note(notice, "compaction"))
-    return ModelRequest(messages, (), state.attempt, "summary", state.model, max_tokens=state.max_tokens)
+    return ModelRequest(
+        messages,
+        (),
+        state.attempt,
+        "summary",
+        state.model,
+        max_tokens=state.max_tokens,
+        thinking=state.thinking,
+    )
 
 
 def summarised(loop: Loop, response: ModelResponse, cut: Cut) -> Next:

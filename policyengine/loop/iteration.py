@@ -19,7 +19,7 @@ def begin(loop: Loop, event: Begin) -> Next:
     loop.state.messages.append(history.user(event.task))
     decision = loop.run.start(event.task)
     if ending.ends(decision):
-        return ending.finish(loop, "stopped", loop.run.stopped(decision))
+        return ending.end_now(loop, decision)
     if event.plan is None and loop.run.snapshot.policy.plan.mode == "off":
         steps.deliver(loop)
         return Goto.ITERATION

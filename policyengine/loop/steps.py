@@ -5,8 +5,8 @@ Knows: where a step begins and ends, what is told there. Must not know: how a pl
 
 from __future__ import annotations
 
-from policyengine.actions import Stop
-from policyengine.decision import Note
+from policyengine.actions import EndStep, Stop
+from policyengine.decision import Decision, Note
 from policyengine.errors import UsageError
 from policyengine.history import build as history
 from policyengine.loop import ending, settings
@@ -42,7 +42,8 @@ def ask_for_plan(loop: Loop) -> Next:
     decision = run.before_model_call(plan_request(loop))
     if ending.ends(decision):
         state.planning = False
-        return ending.finish(loop, "stopped", run.stopped(decision))
+        return ending.end_now(loop, decision)
+    ending.wind_down(loop, decision, run.state.iteration)
     state.phase = "model"
     return CallModel(plan_request(loop))
 
@@ -60,7 +61,7 @@ def planned(loop: Loop, response: ModelResponse) -> Next:
     seen = loop.run.after_model_response(response)
     if ending.ends(seen):
         loop.state.planning = False
-        return ending.finish(loop, "stopped", loop.run.stopped(seen))
+        return ending.end_now(loop, seen)
     made = plan_from(response, loop.run.snapshot.policy.plan.max_steps)
     if made.plan is None:
         return not_planned(loop)
@@ -102,15 +103,17 @@ def update(loop: Loop) -> None:
 def answered(loop: Loop, plan: Plan, text: str, reason: StopReason | None = None) -> Next:
     """A text without calls ends the step it belongs to; after the last step it is the answer of the run.
 
-    With a `reason` the text is not the model's: the step failed.
+    So it is once the model was asked for its final answer, whatever steps are left. With a `reason` the text is not the
+    model's: the step failed.
     """
     if plan.current:
         plan = loop.state.plan = finish_current(plan, "done" if reason is None else "failed", text)
-    if not ready(plan):
+    if not ready(plan) or loop.state.winding_down is not None:
         return ending.answer(loop, text, reason)
     decision = loop.run.end_iteration(0, True)
     if ending.ends(decision):
         loop.state.ending = loop.run.stopped(decision)
+    ending.wind_down(loop, decision, loop.run.state.iteration)
     return Goto.ITERATION
 
 
@@ -136,9 +139,18 @@ def begin_next(loop: Loop) -> Next:
         return ending.end_now(loop, decision)
     assert state.plan is not None
     state.plan = start_next(state.plan)
+    if _ends_at_once(decision):
+        state.ending = loop.run.stopped(decision)
+        return Goto.ITERATION
     deliver(loop)
     show(loop)
     return Goto.ITERATION
+
+
+def _ends_at_once(decision: Decision) -> bool:
+    """Return whether a rule ends the step that begins; the one that ended cannot be ended again."""
+    begun = (action for vote in decision.votes if vote.hook == "step_start" for action in vote.effective)
+    return any(isinstance(action, EndStep) for action in begun)
 
 
 def _wants_summary(step: Step) -> bool:
@@ -151,7 +163,8 @@ def _sum_up(loop: Loop, step: str) -> Next:
     decision = run.before_model_call(summary_request(loop))
     if ending.ends(decision):
         state.summing_up = ""
-        return ending.finish(loop, "stopped", run.stopped(decision))
+        return ending.end_now(loop, decision)
+    ending.wind_down(loop, decision, run.state.iteration)
     state.phase = "model"
     return CallModel(summary_request(loop))
 
@@ -161,7 +174,15 @@ def summary_request(loop: Loop) -> ModelRequest:
     state = loop.state
     notice = loop.run.snapshot.templates.render("plan.step_summary", {**_about(state), "limit": MAX_RESULT})
     messages = (*settings.passed(loop, state.messages), history.note(notice, "plan"))
-    return ModelRequest(messages, (), state.attempt, "step_summary", state.model)
+    return ModelRequest(
+        messages,
+        (),
+        state.attempt,
+        "step_summary",
+        state.model,
+        max_tokens=state.max_tokens,
+        thinking=state.thinking,
+    )
 
 
 def _about(state: LoopState) -> dict[str, str]:
@@ -175,7 +196,7 @@ def summed_up(loop: Loop, response: ModelResponse) -> Next:
     seen = loop.run.after_model_response(response)
     if ending.ends(seen):
         loop.state.summing_up = ""
-        return ending.finish(loop, "stopped", loop.run.stopped(seen))
+        return ending.end_now(loop, seen)
     text = "" if response.tool_calls or response.finish_reason in CUT_REASONS else visible_text(response)
     return not_summed_up(loop, text)
 

@@ -56,7 +56,10 @@ def read(document: Document) -> Iterator[Recording | Unreadable]:
 
 
 class _Run:
-    """Collects the events of one run. A response is held back until it is known not to be asked for again."""
+    """Collects the events of one run. A response is held back until it is known not to be asked for again.
+
+    Plans, summaries and corrected arguments are no rounds: what came of them is in the rounds that follow.
+    """
 
     def __init__(self, run_id: str, line: int) -> None:
         self.id = run_id
@@ -69,6 +72,7 @@ class _Run:
         self._pairing = Pairing()
         self._said: ModelSaid | None = None
         self._batch = ""
+        self._purpose = "main"
 
     def recording(self, source: str) -> Recording:
         """Return what was collected."""
@@ -100,7 +104,9 @@ class _Run:
                 self._events.append(UserSaid(arguments["text"], arguments["injected"], line.now))
             case "begin_iteration":
                 self._settle()
-            case "after_model_response":
+            case "before_model_call":
+                self._purpose = arguments["request"].purpose
+            case "after_model_response" if self._purpose == "main":
                 self._said = ModelSaid(arguments["response"], line.now)
             case "after_parse":
                 self._parsed(arguments["verdict"])

@@ -307,3 +307,10 @@ def test_a_saved_and_resumed_run_decides_the_same(script, limit, saved_at):
         moved.play(*step)
     assert kept.answers == moved.answers
     assert kept.state == moved.state
+
+
+def test_after_a_summary_that_failed_the_next_prompt_is_expected_to_be_as_long_as_before(bench):
+    rule = bench(TokenBudget, run=100, count="prompt")
+    sent(rule, 60)
+    assert rule.hook("before_model_call", msgspec.structs.replace(REQUEST, purpose="summary")) is None
+    assert rule.hook("before_model_call", REQUEST).name == "stop"
