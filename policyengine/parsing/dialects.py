@@ -40,7 +40,7 @@ OPENING = (
     rf"|<{NS}(?:{WRAPPERS})(?:\s[^<>\n]{{0,100}})?>"
     rf"|<{NS}invoke\s"
     r"|\[TOOL_CALLS\]"
-    rf"|<{BAR}(?:tool[_\u2581 ]?calls?(?:[_\u2581]section)?(?:[_\u2581]begin)?|python_tag){BAR}>"
+    rf"|<{BAR}(?:tool[_\u2581 ]?calls?(?:[_\u2581]section)?(?:[_\u2581](?:begin|start))?|python_tag){BAR}>"
     rf"|<{BAR}channel{BAR}>[^<\n]{{0,40}}\bto="
 )
 """Where a call in one of these notations may begin."""
@@ -82,7 +82,7 @@ def _tool_call(text: str, opened: re.Match[str], terms: Terms) -> Reading:
     at = _after_fence(text, opened.end())
     if at >= len(text):
         return Unread(opened.start(), at, "truncated", "markup")
-    if text[at] in "{[":
+    if text[at] in "{[" and _PYTHON.match(text, at) is None:
         return _objects(text, opened.start(), at, terms)
     if _INNER.match(text, at):
         return []
@@ -130,10 +130,12 @@ def _closed(text: str, call: Found, terms: Terms, *, tagged: bool = True) -> Fou
     end = stray.end() if stray else call.end
     repairs: tuple[str, ...] = ("extra_closer",) if text[call.end : end].strip() else ()
     closing = _CLOSING.match(text, end) or _CUT_CLOSING.match(text, end)
+    if closing is None and tagged and terms.ended:
+        closing = _REOPENED.match(text, end)
     if closing is None:
         repairs += ("missing_closing_tag",) if tagged else ()
         return call._replace(end=end, repairs=(*call.repairs, *repairs))
-    if closing.re is _CUT_CLOSING:
+    if closing.re is not _CLOSING:
         repairs += ("missing_closing_tag",)
     return call._replace(end=closing.end(), repairs=(*call.repairs, *repairs))
 
@@ -157,6 +159,10 @@ def _typed(text: str, start: int, at: int, name: str, terms: Terms, repairs: tup
     if "missing_closing_tag" in closed.repairs and not (at_end and terms.ended):
         # Another parameter may have followed: only a closing tag or the end of the message says that this is all.
         return Unread(start, closed.end, "truncated" if at_end else "markup", "markup")
+    following = _ORPHAN.search(text, closed.end)
+    if following is not None and following.group(1):
+        # What looked like the end of a value was part of it.
+        return Unread(start, following.end(), "markup", "markup")
     return [closed]
 
 
@@ -212,7 +218,7 @@ def _tokens(text: str, opened: re.Match[str], terms: Terms) -> Reading:
     at = _after_fence(text, opened.end())
     if at >= len(text):
         return Unread(opened.start(), at, "truncated", "markup")
-    if text[at] in "{[":
+    if text[at] in "{[" and _PYTHON.match(text, at) is None:
         return _objects(text, opened.start(), at, terms)
     if _INNER.match(text, at):
         return []
@@ -269,6 +275,10 @@ _CLOSING_TAG = (
 _CLOSING = re.compile(rf"\s*(?:```\s*)?{_CLOSING_TAG}")
 _CLOSES = re.compile(_CLOSING_TAG)
 _CUT_CLOSING = re.compile(r"\s*<(?:/[a-z_]{0,20})?\Z")
+_ORPHAN = re.compile(rf"(</{NS}parameter>|</arg_value>)|{OPENING}|<{NS}parameter[\s=]|<arg_key>")
+"""The next closing tag of a parameter, if no tag is opened before it."""
+_REOPENED = re.compile(rf"\s*<{NS}(?:{WRAPPERS}|function|invoke)>\s*\Z")
+"""An opening tag in the place of the closing one, where the model ended its message with it."""
 _STRAY = re.compile(r"[\s}\]]*(?:/?>)?")
 _STRAY_ANGLE = re.compile(r"\s*(?:/?>)?")
 _INNER = re.compile(rf"<function\s?[=(]|<{NS}invoke\s|<{NS}(?:{WRAPPERS})>|<{BAR}tool[_\u2581]call")
@@ -289,5 +299,10 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[[str, re.Match[str], Terms], Rea
     (re.compile(rf"<{NS}invoke\s"), _invoke),
     (re.compile(r"\[TOOL_CALLS\]"), _tool_calls_token),
     (re.compile(rf"<{BAR}channel{BAR}>[^<\n]{{0,40}}\bto="), _channel),
-    (re.compile(rf"<{BAR}(?:tool[_\u2581 ]?calls?(?:[_\u2581]section)?(?:[_\u2581]begin)?|python_tag){BAR}>"), _tokens),
+    (
+        re.compile(
+            rf"<{BAR}(?:tool[_\u2581 ]?calls?(?:[_\u2581]section)?(?:[_\u2581](?:begin|start))?|python_tag){BAR}>"
+        ),
+        _tokens,
+    ),
 )

@@ -21,7 +21,7 @@ from policyengine.messages import ToolCall
 from policyengine.parsing.found import Terms
 from policyengine.parsing.objects import object_at
 from policyengine.parsing.pylists import MAX_CALLS, read_lists
-from policyengine.parsing.quoting import is_illustration
+from policyengine.parsing.quoting import IMAGINED, is_illustration
 from policyengine.parsing.repair import encodable
 from policyengine.parsing.strict import StrictError, dumps
 from policyengine.parsing.verdict import Verdict, VerdictKind
@@ -103,15 +103,23 @@ def read_forms(
     whole = text.strip()
     if not whole:
         return Verdict("empty")
-    body, repairs = _unfenced(whole) if fence else (whole, ())
+    body, thought = _without_reasoning(whole, forms) if recovery else (whole, ())
+    if not body:
+        return Verdict("reasoning_only", text=whole)
+    body, repairs = _unfenced(body) if fence else (body, ())
     if not body:
         return Verdict("empty")
+    repairs = (*thought, *repairs)
     try:
         hits = [hit for form in forms for hit in _READERS[form.form](body, form, terms, recovery)]
     except _Unreadable as error:
         kind: VerdictKind = "truncated" if error.reason == "truncated" else "wrong_shape"
         return Verdict(kind, text=whole, reason=error.reason)
-    hits = [hit for hit in sorted(hits, key=lambda hit: hit.start) if not is_illustration(body, hit.start, hit.end)]
+    hits = _outermost(hits)
+    hits, reasoned = _after_reasoning(hits, body)
+    if reasoned and recovery and not thought:
+        repairs = (*repairs, "strip_reasoning")
+    hits = [hit for hit in hits if not _is_quoted(body, hit.start) and not is_illustration(body, hit.start, hit.end)]
     if not hits:
         return _without_calls(body, whole, forms)
     return _of_hits(hits, body, repairs, recovery=recovery, answer_room=answer_room)
@@ -197,6 +205,10 @@ def _tags(text: str, form: Form, terms: Terms, recovery: bool) -> list[_Hit]:
         hits.append(_Hit(opened.start(), closed.end(), form.name, args, form.answer, repairs, tagged=True))
         at = closed.end()
         _check_number(hits)
+        following = opening.search(text, at)
+        if opening.search(inside) or closing.search(text, at, following.start() if following else len(text)):
+            # Which of the tags belong together is not in the text; one of them may be data.
+            raise _Unreadable("nested_tags")
     return hits
 
 
@@ -290,6 +302,63 @@ def _without_tokens(text: str) -> str:
     return text
 
 
+def _outermost(hits: list[_Hit]) -> list[_Hit]:
+    """Return the hits in their order, without those that stand in another one: they are its data."""
+    found: list[_Hit] = []
+    for hit in sorted(hits, key=lambda hit: (hit.start, -hit.end)):
+        if not found or hit.start >= found[-1].end or (hit.listed and found[-1].listed):
+            found.append(hit)
+    return found
+
+
+def _is_quoted(text: str, at: int) -> bool:
+    """Return whether a line is a block quote."""
+    return _QUOTE.match(text, text.rfind("\n", 0, at) + 1) is not None
+
+
+def _without_reasoning(text: str, forms: Sequence[Form]) -> tuple[str, tuple[str, ...]]:
+    """Return the text without the reasoning that stands in front of the first call; what is in a call is data."""
+    opening = _opening_of(forms)
+    pieces: list[str] = []
+    at = 0
+    called = opening.search(text) if opening else None
+    while thought := _THINK.search(text, at):
+        if opening and called is not None and called.start() < at:
+            called = opening.search(text, at)
+        if called is not None and called.start() < thought.start():
+            break
+        closed = _THOUGHT.search(text, thought.end())
+        pieces.append(text[at : thought.start()])
+        at = closed.end() if closed else len(text)
+    return "".join((*pieces, text[at:])).strip(), ("strip_reasoning",) if at else ()
+
+
+def _opening_of(forms: Sequence[Form]) -> re.Pattern[str] | None:
+    """Return where a call in any of the forms may begin."""
+    known = [_OPENINGS[form.form].format(re.escape(form.word)) for form in forms if form.form in _OPENINGS]
+    return re.compile("|".join(known), re.MULTILINE) if known else None
+
+
+def _after_reasoning(hits: list[_Hit], text: str) -> tuple[list[_Hit], bool]:
+    """Return the hits that stand outside reasoning, and whether there is any."""
+    reasoned = False
+    at = 0
+    while mark := _MARK.search(text, at):
+        inside = next((hit for hit in hits if hit.start <= mark.start() < hit.end), None)
+        if inside is not None:
+            at = inside.end
+            continue
+        reasoned = True
+        if mark.group().startswith("</"):  # the beginning of the reasoning was part of the prompt
+            at = mark.end()
+            hits = [hit for hit in hits if hit.start >= at]
+            continue
+        closed = _THOUGHT.search(text, mark.end())
+        at = closed.end() if closed else len(text)
+        hits = [hit for hit in hits if not mark.start() < hit.start < at]
+    return hits, reasoned
+
+
 def _inside_fence(text: str, at: int) -> bool:
     return len(_FENCE_MARK.findall(text, 0, at)) % 2 == 1
 
@@ -302,16 +371,21 @@ _READERS: dict[str, Callable[[str, Form, Terms, bool], list[_Hit]]] = {
     "prose": _prose,
 }
 
-IMAGINED = re.compile(
-    r"^[ \t]*(?:(?:Observation|Human|User|Environment)[ \t]*:|(?:user|assistant|system|tool)[ \t]*$"
-    r"|<[|]?(?:im_start|start_of_turn|user)[|]?>)",
-    re.MULTILINE,
-)
-"""A line that opens another speaker's turn: what follows was made up by the model."""
 
 _TURN = re.compile(r"\A\s*Assistant:\s*")
 LONGEST_TOKEN = 40
 _TOKEN = re.compile(r"<(?:\|[\w-]{1,30}\|?|end_of_turn|eos|/s)>")
 _SPACE = re.compile(r"\s*")
 _FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
+_OPENINGS = {
+    "tag": r"<\s?{}\s?>",
+    "line": r"^{}[ \t]",
+    "call": r"^{}[ \t]?[(\[]",
+    "python": r"\[\s*[A-Za-z_][\w.]*\(",
+}
+_QUOTE = re.compile(r"[ \t]{0,3}>")
+_THOUGHTS = "(?:think|thinking|thought|thoughts|reasoning)"
+_THINK = re.compile(f"<{_THOUGHTS}>")
+_THOUGHT = re.compile(f"</{_THOUGHTS}>")
+_MARK = re.compile(f"</?{_THOUGHTS}>")
 _FENCE_MARK = re.compile(r"^[ \t]{0,3}```", re.MULTILINE)

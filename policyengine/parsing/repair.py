@@ -81,6 +81,8 @@ def mend_whole(text: str, *, ended: bool, allowance: Allowance | None = None) ->
     except StrictError as error:
         if error.reason in HOPELESS:
             raise
+    if len(text) > MENDABLE and is_cut_off(text):
+        raise StrictError("truncated")
     try:
         read = mend(text)
         if read.open and read.end < len(text):
@@ -94,9 +96,10 @@ def mend_whole(text: str, *, ended: bool, allowance: Allowance | None = None) ->
         if not ended:
             raise StrictError("truncated", read.end)
         return read.value, (*read.repairs, "close_containers")
-    rest = text[read.end :].strip()
+    rest = _ODD_SPACE.sub("", text[read.end :]).strip()
     if not rest:
-        return read.value, read.repairs
+        odd = text[read.end :].strip()
+        return read.value, (*read.repairs, *(_odd_space(odd) if odd else ()))
     if rest.strip("}] \t\r\n"):
         raise StrictError("truncated" if is_cut_off(rest) else "trailing_text", read.end)
     return read.value, (*read.repairs, "extra_closer")
@@ -397,6 +400,11 @@ class _Reader:
         value, repairs = encodable(value)
         self.repairs.update(dict.fromkeys(repairs))
         return value
+
+
+def _odd_space(text: str) -> tuple[str, ...]:
+    """Return the name of the repair of white space that JSON does not know."""
+    return ("escaped_whitespace" if "\\" in text else "odd_whitespace",)
 
 
 def _number(text: str, at: int) -> int | float:

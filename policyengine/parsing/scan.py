@@ -16,9 +16,9 @@ from policyengine.parsing.dialects import NS, OPENING, WRAPPERS, made, read_call
 from policyengine.parsing.found import Found, Terms, Unread
 from policyengine.parsing.objects import object_at
 from policyengine.parsing.pycalls import read_python
-from policyengine.parsing.quoting import NEAR, is_illustration, starts_anew
-from policyengine.parsing.shapes import ShapeError, looks_like_request, request
-from policyengine.parsing.strict import StrictError
+from policyengine.parsing.quoting import IMAGINED, NEAR, is_illustration, starts_anew
+from policyengine.parsing.shapes import ShapeError, looks_like_request, request, requests_in
+from policyengine.parsing.strict import StrictError, is_cut_off
 
 SCANNABLE = 1024 * 1024
 """Longest text in characters in which calls are looked for."""
@@ -27,11 +27,16 @@ MAX_TRIES = 16
 """How many objects that turn out to be no JSON are tried in one text, and how many unreadable calls passed over."""
 
 
+MEMBER = 120
+"""How many characters before an object are looked at for the key that makes it a member of another one."""
+
+
 class Scan(NamedTuple):
     """What a text holds.
 
     `prose` is the text outside calls, reasoning and marks, before and after the first call. `fenced` says that a call
-    stood in a fence, `reasoned` that reasoning was passed over, `shown` that calls were only shown.
+    stood in a fence, `reasoned` that reasoning was passed over, `shown` that calls were only shown, `imagined` that
+    another speaker's turn and the calls behind it were made up and left out.
     """
 
     calls: list[Found]
@@ -41,6 +46,7 @@ class Scan(NamedTuple):
     fenced: bool = False
     reasoned: bool = False
     shown: bool = False
+    imagined: bool = False
 
     @property
     def prose(self) -> str:
@@ -69,6 +75,8 @@ class _Walk:
         self.fenced = False
         self.reasoned = False
         self.shown = False
+        self.imagined = False
+        self.behind = 0
         self.tries = MAX_TRIES
         self.budget = 2 * len(text) + 10_000
         self.no_json_before = 0
@@ -98,7 +106,7 @@ class _Walk:
         before, after = (_clean("\n".join(part)) for part in (self.pieces[: self.first], self.pieces[self.first :]))
         if not self.calls:
             before, after = "\n".join(filter(None, (before, after))), ""
-        return Scan(self.calls, self.unread, before, after, self.fenced, self.reasoned, self.shown)
+        return Scan(self.calls, self.unread, before, after, self.fenced, self.reasoned, self.shown, self.imagined)
 
     # ---- what only shows or reasons
 
@@ -129,6 +137,7 @@ class _Walk:
         """The end of reasoning whose beginning was part of the prompt: all before it was reasoning."""
         self.calls.clear()
         self.pieces.clear()
+        self.behind = match.end()
         self.first = 0
         self.fenced = self.shown = False
         self.taken = match.end()
@@ -148,6 +157,8 @@ class _Walk:
         count = len(self.calls)
         behind = self._in_fence(match.start(), at, closing.start() if closing else len(self.text))
         if len(self.calls) == count and self.unread is None:
+            if language in _CALLING and not self.shown:
+                return max(end, self._cannot_read(Unread(match.start(), end, "markup", "markup"), match.start(), end))
             return max(end, behind)
         self.fenced = True
         if closing is not None and behind > closing.start():
@@ -209,6 +220,8 @@ class _Walk:
 
     def _json(self, match: re.Match[str]) -> int:
         at = match.end() - 1
+        if _MEMBER.search(self.text, max(0, at - MEMBER), at):
+            return match.end()
         return max(self._read_json(at, at), match.end())
 
     def _read_json(self, at: int, start: int, *, in_fence: bool = False) -> int:
@@ -216,7 +229,7 @@ class _Walk:
         if at < self.no_json_before or self.tries <= 0 or self.budget <= 0:
             return at
         try:
-            part = object_at(self.text, at, self.terms)
+            part = object_at(self.text, at, self.terms, _FENCE_END if in_fence else None)
         except StrictError as error:
             return self._no_json(at, start, error)
         calls = self._requests(part.value, at, part.end, part.repairs)
@@ -243,17 +256,19 @@ class _Walk:
         return end
 
     def _requests(self, value: object, at: int, end: int, repairs: tuple[str, ...]) -> list[Found] | Unread:
-        values = value if isinstance(value, list) else [value]
+        values, listed = requests_in(value)
         calls: list[Found] = []
         for item in values:
+            if listed and isinstance(item, dict) and "role" in item:
+                return []  # messages of a conversation, with calls that were made in it
             try:
                 shape = request(item, self.terms.tools, aliases=True, repairing=self.terms.mending)
             except ShapeError as error:
-                if looks_like_request(item) and not isinstance(value, list):
+                if looks_like_request(item) and not listed:
                     return Unread(at, end, error.reason, "json")
                 return []
-            if isinstance(value, list):
-                repairs = (*repairs, "unwrap_array")
+            if listed:
+                repairs = (*repairs, listed)
             calls.append(
                 made(at, end, shape.name, shape.args, (*repairs, *shape.repairs), self.terms)._replace(notation="json")
             )
@@ -262,12 +277,17 @@ class _Walk:
     def _no_json(self, at: int, start: int, error: StrictError) -> int:
         self.tries -= 1
         self.budget -= max(error.at - at, 100)
-        if _HEAD.match(self.text, at):
+        if _HEAD.match(self.text, at) or self._names_tool(at):
             return self._cannot_read(Unread(at, len(self.text), error.reason, "json"), start, at)
         # What is nested in a broken object is never a request of its own.
         paragraph = self.text.find("\n\n", max(at, min(error.at, len(self.text))))
         self.no_json_before = len(self.text) if error.reason == "truncated" or paragraph < 0 else paragraph
         return at
+
+    def _names_tool(self, at: int) -> bool:
+        """Return whether a broken object names an offered tool and has arguments."""
+        named = _NAMING.search(self.text, at, at + NAMING)
+        return named is not None and self.terms.tools.registered(named.group(1).removeprefix("functions."))
 
     def _python(self, match: re.Match[str]) -> int:
         at = _space(self.text, match.start("python"))
@@ -298,11 +318,23 @@ class _Walk:
             self.shown = True
             self.shown_to = end
             return end
+        if self._is_imagined(start):
+            return len(self.text)
         self._take(start, end)
         if not self.calls:
             self.first = len(self.pieces)
         self.calls += calls
+        self.behind = end
         return end
+
+    def _is_imagined(self, start: int) -> bool:
+        """Return whether another speaker's turn was made up between the last call and `start`; end the walk then."""
+        turn = IMAGINED.search(self.text, self.behind, start) if self.calls else None
+        if turn is None:
+            return False
+        self.imagined = True
+        self._take(turn.start(), len(self.text))
+        return True
 
     def _cannot_read(self, unread: Unread, start: int, end: int) -> int:
         self.tries -= 1
@@ -310,7 +342,11 @@ class _Walk:
         if unread.reason != "truncated" and self.tries > 0 and self._is_shown(start, unread.end):
             self.shown = True
             return end
+        if self._is_imagined(start):
+            return len(self.text)
         self._take(start, end)
+        if unread.reason == "too_long_to_mend" and is_cut_off(self.text, unread.start):
+            unread = unread._replace(reason="truncated")
         self.unread = unread
         return end
 
@@ -356,6 +392,10 @@ _TAG = re.compile(
 )
 _LANGUAGE = re.compile(r"(?:json[5c]?|xml|text|plaintext|py(?:thon)?|tools?|tool_calls?|tool_code|function(?:_call)?)?")
 """What may stand behind an opening fence that holds a call."""
+_CALLING = frozenset({"tool_call", "tool_calls", "tool_code", "function_call"})
+"""What stands behind an opening fence that holds a call and nothing else."""
+_FENCE_END = re.compile(r"\s*(?:`{3,}+|~{3,}+)[ \t]*(?=\n|\Z)")
+"""The end of a fence shows that what stands in it is over."""
 _KEYS = "tool_name|tool_args|thoughts|headline|tool_calls?|function_call"
 _MORE_KEYS = "tool|actions|name|type|id|function|arguments"
 
@@ -366,7 +406,15 @@ def _key(names: str) -> str:
     return rf"\{{\s{{0,20}}{quote}(?:{names}){quote}\s{{0,20}}[:\uff1a]"
 
 
+NAMING = 1_000
+"""How far into a broken object the name of a tool and the beginning of its arguments are looked for."""
+_NAMING = re.compile(
+    r"[\"'](?:name|tool|action|function|recipient_name)[\"']\s{0,20}:\s{0,20}[\"']([^\"'\n]{1,200})[\"']\s{0,20},"
+    r"[^{\[]{0,200}?[\"'](?:arguments|args|parameters|input|tool_input|action_input)[\"']\s{0,20}:"
+)
 _ARRAY = re.compile(r"\[\s*\{")
+_MEMBER = re.compile(r"[{,]\s*([\"'])[^\"'\n]{0,80}\1\s*:[\s\[]*\Z")
+"""What stands before an object that is a member of another one: never a request of its own."""
 _HEAD = re.compile(_key(_KEYS))
 _MARK = re.compile(
     r"(?P<fence>^[ \t]{0,3}(?:`{3,}+|~{3,}+)[^\n`]*$)"

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from policyengine.parsing.names import Tools
+from policyengine.parsing.names import Tools, resolve
 from policyengine.parsing.repair import mend_whole
 from policyengine.parsing.strict import StrictError, loads
 
 ENVELOPES = ("function", "tool_call", "function_call")
 LISTS = ("tool_calls",)
+SCHEMA_WORDS = frozenset(
+    ["$defs", "$schema", "additionalProperties", "description", "properties", "required", "strict", "title", "type"]
+)
+"""The members of a JSON schema that declares the arguments of a tool."""
 
 
 class ShapeError(ValueError):
@@ -55,9 +59,32 @@ def request(value: Any, tools: Tools, *, aliases: bool, repairing: bool = False)
         unwrapped = ()
     if not name or name.isspace():
         raise ShapeError("name_missing")
+    _check_meant(name, args, tools, unwrapped)
     if ":" in name or "method" in args:
         return _with_action(name, args, tools, unwrapped)
     return Shape(name, args, unwrapped)
+
+
+def _check_meant(name: str, args: dict[str, Any], tools: Tools, repairs: tuple[str, ...]) -> None:
+    """Refuse the declaration of a tool, and no arguments where the tool needs some."""
+    if "empty_arguments" in repairs and tools.required(resolve(name, tools).text):
+        raise ShapeError("arguments_missing")
+    declares = args.get("type") == "object" or isinstance(args.get("properties"), dict)
+    if declares and args.keys() <= SCHEMA_WORDS:
+        declared = tools.properties(resolve(name, tools).text) or {}
+        if not args.keys() & declared.keys():
+            raise ShapeError("tool_declaration")
+
+
+def requests_in(value: Any) -> tuple[list[Any], str]:
+    """Return the objects that may each be a request, and the name of the repair if they stand in a list."""
+    if isinstance(value, list):
+        return value, "unwrap_array"
+    if isinstance(value, dict) and not value.get("name"):
+        for key in LISTS:
+            if isinstance(value.get(key), list) and len(value[key]) > 1:
+                return value[key], f"unwrap_{key}"
+    return [value], ""
 
 
 def looks_like_request(value: Any) -> bool:
@@ -120,10 +147,13 @@ def _arguments(value: dict[str, Any], aliases: bool, repairing: bool) -> tuple[d
 def _decoded(text: str, repairing: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Read arguments that were sent as JSON text, as they are in a provider's own format."""
     repairs: tuple[str, ...] = ()
+    if not text.strip():
+        return {}, ("empty_arguments",)
     try:
         value, repairs = mend_whole(text, ended=False) if repairing else (loads(text), ())
     except StrictError as error:
-        raise ShapeError(error.reason) from error
+        is_object = text.lstrip().startswith("{")
+        raise ShapeError(error.reason if is_object else "arguments_not_object") from error
     if not isinstance(value, dict):
         raise ShapeError("arguments_not_object")
     return value, ("unwrap_json_string", *repairs)

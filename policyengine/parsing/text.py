@@ -15,7 +15,7 @@ from policyengine.identity import call_identity
 from policyengine.messages import ToolCall
 from policyengine.parsing.dialects import OPENING
 from policyengine.parsing.found import Found, Terms
-from policyengine.parsing.markup import unknown_markup
+from policyengine.parsing.markup import unknown_markup, unknown_shape
 from policyengine.parsing.native import kind_of
 from policyengine.parsing.scan import SCANNABLE, Scan, scan
 from policyengine.parsing.shapes import ShapeError, request
@@ -23,6 +23,8 @@ from policyengine.parsing.strict import StrictError, dumps, loads, prefix
 from policyengine.parsing.verdict import Verdict
 
 ANSWER_TOOL = "response"
+LISTED = {"unwrap_array", "unwrap_tool_calls"}
+"""Repairs of calls that stood in one list: the model meant all of them."""
 AROUND_ANSWER = 40
 """How many characters that are no space may stand around a final answer; with more it was only mentioned."""
 
@@ -189,6 +191,8 @@ def read_answer(text: str, terms: Terms, reading: Reading, fallback: bool) -> Ve
         return Verdict("foreign_markup", text=text, reason="call_in_text")
     if not found.calls and not found.shown and unknown_markup(found.prose, terms.tools):
         return Verdict("foreign_markup", text=text, reason="unknown_markup")
+    if not found.calls and not found.shown and unknown_shape(stripped, terms.tools):
+        return Verdict("foreign_markup", text=text, reason="unknown_shape")
     if found.reasoned and not found.prose and not found.calls:
         return Verdict("reasoning_only", text=text)
     return Verdict("ok", (), text)
@@ -211,8 +215,10 @@ def _recovered(calls: list[Found], found: Scan, text: str, *, natively: bool = F
     repairs = dict.fromkeys(repair for call in calls for repair in call.repairs)
     objects = [call for call in calls if call.notation == "json"]
     if objects:
+        if not natively and "unwrap_tool_calls" in repairs and len(calls) > 1:
+            return Verdict("wrong_shape", text=text, reason="tool_calls_not_exactly_one")
         distinct = {call_identity(call.name, call.args): call for call in calls}
-        if len(distinct) > 1 and not (natively and "unwrap_array" in repairs):
+        if len(distinct) > 1 and not (natively and repairs.keys() & LISTED):
             return Verdict("multiple", text=text, reason="two_objects")
         if len(distinct) < len(calls):
             calls = list(distinct.values())
@@ -220,6 +226,7 @@ def _recovered(calls: list[Found], found: Scan, text: str, *, natively: bool = F
     for name, applies in (
         ("strip_reasoning", found.reasoned),
         ("strip_fence", found.fenced),
+        ("drop_imagined_turn", found.imagined),
         ("leading_prose", found.before),
         ("trailing_prose", found.after),
     ):

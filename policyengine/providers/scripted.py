@@ -136,6 +136,30 @@ def load_script(name: str) -> Script:
     return script
 
 
+def read_turns(value: Any) -> tuple[Turn, ...]:
+    """Return turns that are given as `Turn`, as data of the form they have in a script, or as YAML.
+
+    Raises:
+        UsageError: they have another form.
+    """
+    items = yaml.safe_load(value) if isinstance(value, str) else value
+    if isinstance(items, Turn | dict):
+        items = [items]
+    if not isinstance(items, list | tuple):
+        raise UsageError(f"turns are a list, not {type(items).__name__}")
+    turns = []
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, Turn):
+            place = f"turns[{number}]"
+            _check_keys(item, place, Turn)
+            try:
+                item = msgspec.convert(item, Turn)
+            except msgspec.ValidationError as error:
+                raise UsageError(f"{place}: {error}") from error
+        turns.append(item)
+    return tuple(turns)
+
+
 _PARTS: dict[type[msgspec.Struct], dict[str, type[msgspec.Struct]]] = {
     Script: {"turns": Turn},
     Turn: {"calls": ScriptedCall, "usage": Usage, "error": ProviderError},

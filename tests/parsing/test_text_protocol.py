@@ -176,6 +176,20 @@ def test_prose_with_other_data_is_prose(parse, text):
     assert parse.text(text).kind == "prose"
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("around", ['{"config": %s}', '{"a": 1, "b": [%s]}', '{"config": {"inner": %s}, "c": 2}'])
+@pytest.mark.parametrize("before", ["", "Look: ", "Look:\n"])
+def test_an_object_inside_another_one_is_no_request_of_its_own(parse, around, before, mode):
+    verdict = parse.text(before + around % GOOD, mode)
+    assert (verdict.usable, verdict.calls) == (False, ())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_request_that_was_swallowed_by_the_list_of_thoughts_is_no_call(parse, mode):
+    swallowed = '{"thoughts": ["I look.", "headline\\": \\"x\\", \\"tool_name\\": \\"search\\", \\"tool_args\\": {}"]}'
+    assert (parse.text(swallowed, mode).kind, parse.text(swallowed, mode).calls) == ("wrong_shape", ())
+
+
 def test_an_array_of_exactly_one_request_is_unwrapped_only_where_recovery_is_allowed(parse, calls_of):
     assert parse.text(f"[{GOOD}]", "strict").kind == "wrong_shape"
     assert calls_of(parse.text(f"[{GOOD}]")) == CALL

@@ -212,9 +212,10 @@ def _fits_without_output(numbers: Numbers) -> bool:
 
 
 def _overload(signs: Signs) -> Found | None:
-    if signs.status == 529 or wordings.OVERLOADED.search(signs.text):
-        return Found("overloaded")
-    return None
+    words = wordings.OVERLOADED.search(signs.text)
+    if words is not None and words.group() == "slow down" and signs.status == 429:
+        return None  # whoever sends too many requests is told so, too
+    return Found("overloaded") if words is not None or signs.status == 529 else None
 
 
 def _quota(signs: Signs) -> Found | None:

@@ -117,6 +117,7 @@ _INDEX = re.compile(
     r"|\bat (?:message )?index (\d{1,6})\b|\bmessage #(\d{1,6})\b"
 )
 _POSITION = re.compile(r"\bposition (\d{1,6})\b|\bin the (\d{1,6})\. content block")
+_PLACE = re.compile(r"\b(?:content|parts)(?:\.\[|\[|\.)(\d{1,6})\b")
 _ID = re.compile(r"[`'\"]?([A-Za-z0-9_][A-Za-z0-9_:.|\-]{0,127})[`'\"]?")
 _ID_BREAK = re.compile(r"\s{0,4}(?:,\s{0,4}(?:and\s{1,4})?|and\s{1,4})")
 _IDS_AFTER = re.compile(
@@ -127,6 +128,7 @@ _IDS_AFTER = re.compile(
     r"|(?:function|tool|custom tool) call output with call_id:?"
     r"|found in [`'\"]?tool_result[`'\"]? blocks:"
     r"|blocks? with ids?:"
+    r"|item with id:?"
     r"|duplicate (?:tool[_ ]?(?:call|use) )?[`'\"]?ids?[`'\"]?:"
     r"|missing (?:tool )?(?:results?|responses?|outputs?) for(?: the following)?(?: tool)?(?: calls?)?(?: ids?)?:?"
     r"|tool[_ ](?:call|use)[_ ]?ids?[`'\"]? (?:was|is|not found|mismatch):?"
@@ -279,7 +281,7 @@ def read_message_index(text: str) -> int | None:
 
 def read_position(text: str) -> int | None:
     """Return the position that a normalised text names, counted as the provider counts."""
-    match = _POSITION.search(text)
+    match = _POSITION.search(text) or _PLACE.search(text)
     return next((int(group) for group in match.groups() if group is not None), None) if match else None
 
 

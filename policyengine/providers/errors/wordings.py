@@ -48,6 +48,7 @@ REASONING = _any(
     r"invalid encrypted content",
     r"must pass~(?:reasoning|thinking)~back",
     r"(?:reasoning|thinking)[^\n]{0,60}?must be (?:passed|sent|returned) back",
+    r"(?:item with id|reasoning item) \S{0,2}rs \S{1,130} not found",
 )
 REASONING_FORBIDDEN = _any(
     r"reasoning content~(?:not supported|unsupported|not permitted|not allowed|forbidden|must not|should not"
@@ -61,6 +62,7 @@ HISTORY = _any(
     r"(?:insufficient|not enough|missing) tool (?:messages|results?|responses?|outputs?)",
     r"must be a response to a prece+ding message",
     r"no tool (?:output|call|result) found",
+    r"item with id [^\n]{1,140}? not found",
     r"no (?:function|custom tool) call (?:output )?found",
     r"tool use (?:ids? )?(?:blocks? )?(?:were |was )?found without",
     r"(?:unexpected|unknown|orphan(?:ed)?) tool (?:use id|result|call id|message)",
@@ -264,6 +266,7 @@ SIZE = _any(
     r"exceed(?:s|ed)?[^\n]{0,30}?\d ?(?:mb|mib|bytes|kb)\b",
     r"image (?:is )?too (?:large|big)",
     r"too many (?:images|files|attachments|pages|documents)",
+    r"exceed(?:s|ed)?[^\n]{0,40}?number of (?:pdf )?(?:images|files|attachments|pages|documents)",
     r"(?:maximum|max|at most)[^\n]{0,20}?\d+ (?:images|pdf pages|pages|files)",
     r"image dimensions[^\n]{0,20}?exceed",
     r"larger than max",
