@@ -156,6 +156,8 @@ class FailureHintInjector(Extension):
     @hookimpl
     def after_tool_call(self, run: RunView, call: ToolCall, result: ToolResult) -> Action | None:
         """Count the failure and queue a note where it reaches a level; a success ends the row."""
+        if run.planned and call.name == PLAN_TOOL:
+            return None  # a refused change of the plan says itself what would be right
         # A call to a tool that does not exist says nothing about the tools that do; `unknown_tools` counts those.
         if not result.ran or (result.error is not None and result.error.code == UNKNOWN_TOOL):
             return None

@@ -5,8 +5,8 @@ Knows: arguments, schemas, how a correction is asked for. Must not know: guards,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +14,9 @@ from policyengine.messages import ModelResponse, ToolCall, ToolSpec
 from policyengine.parsing.strict import StrictError, loads
 from policyengine.parsing.verdict import Verdict
 from policyengine.templates import Templates
+
+if TYPE_CHECKING:
+    from policyengine.arguments import Repair
 
 
 class Draft(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,10 +55,16 @@ def check_calls(draft: Draft, tools: Mapping[str, ToolSpec], how: str) -> Draft:
         if not checked.ok:
             invalid[call.id] = checked.hint
         elif checked.repairs and how == "check":
-            invalid[call.id] = f"They fit only after a repair: {', '.join(str(repair) for repair in checked.repairs)}."
+            invalid[call.id] = only_after_repair(call.name, checked.repairs)
         elif checked.repairs:
             changed[call.id] = with_args(call, checked.args)
     return msgspec.structs.replace(_replaced(draft, changed), invalid=invalid)
+
+
+def only_after_repair(tool: str, repairs: Sequence[Repair]) -> str:
+    """Return what to tell the model where arguments would fit if they were mended, and nothing is to be mended."""
+    parts = ", ".join(f"{repair.path or 'the arguments'} ({repair.name.replace('_', ' ')})" for repair in repairs)
+    return f"The arguments of {tool} fit its schema only if they are changed: {parts}. Send the whole call again so."
 
 
 def corrected(draft: Draft, response: ModelResponse) -> Draft:

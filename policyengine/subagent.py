@@ -73,7 +73,8 @@ def envelope(name: str, outcome: Outcome) -> Any:
         return outcome.output
     stop = outcome.stop
     code = stop.code if stop is not None else (outcome.error.partition(":")[0] or outcome.status)
-    said = stop.message if stop is not None and stop.message else outcome.error
+    # What a wind-down told the sub-agent to do is nothing for its parent to do.
+    said = (stop.message if stop.action != "wind_down" else "") if stop is not None else outcome.error
     message = f"The agent {name} did not finish its task ({outcome.status}: {code}). {said}".strip()
     return {
         "status": "error",

@@ -156,7 +156,9 @@ class Templates:
             problems += self._take_extra(origin, texts)
         written = {code for code, _ in (*self._own, *self._extra)}
         if self.languages[0] not in written and not _ships(self.languages[0]):
-            problems.append(f"there are no templates in language {language!r}; messages will be in English")
+            problems.append(
+                f"language {language!r} has no templates: there are en and zh; others come from a folder under `prompts`"
+            )
         self.problems: tuple[str, ...] = tuple(problems)
 
     def has(self, kind: str) -> bool:

@@ -192,4 +192,7 @@ def _parameters(function: Callable[..., Any], name: str) -> dict[str, Any]:
         properties[parameter.name] = {"type": json_type} if json_type else {}
         if parameter.default is parameter.empty:
             required.append(parameter.name)
-    return {"type": "object", "properties": properties, "required": required}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        schema["additionalProperties"] = False  # the function would raise at an argument that it does not have
+    return schema

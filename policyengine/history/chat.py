@@ -20,10 +20,39 @@ def as_mappings(messages: Sequence[Mapping[str, Any] | Message], shape: str) -> 
     """Return a history as mappings.
 
     Raises:
-        UsageError: a message is neither a mapping nor a `Message`, or a `Message` is not known in another form than
-            that of chat completions.
+        UsageError: a message is neither a mapping nor a `Message`, is plainly in another shape, or a `Message` is not
+            known in another form than that of chat completions.
     """
-    return [_as_mapping(message, index, shape) for index, message in enumerate(messages)]
+    if isinstance(messages, Mapping | str):
+        raise UsageError(f"a history is a list of messages, not a {type(messages).__name__}")
+    made = [_as_mapping(message, index, shape) for index, message in enumerate(messages)]
+    for index, message in enumerate(made):
+        other = _other_shape(message, shape)
+        if other:
+            raise UsageError(f"message {index} is not in the shape {shape!r} but looks like {other!r}: say so by `shape`")
+    return made
+
+
+def _other_shape(message: Mapping[str, Any], shape: str) -> str:
+    """Return the shape that a message is in if it can be in that one only; empty where there is no such sign.
+
+    What is read in a wrong shape is not seen, so it would be valid, or dropped.
+    """
+    if message.get("role") == "tool" or "tool_calls" in message:
+        found = CHAT
+    elif message.get("type") in ("function_call", "function_call_output"):
+        found = "openai_responses"
+    elif isinstance(message.get("parts"), list) and "content" not in message:
+        found = "gemini"
+    elif any(isinstance(block, Mapping) and block.get("type") in BLOCKS for block in listed(message.get("content"))):
+        found = "anthropic"
+    else:
+        return ""
+    return "" if found == shape else found
+
+
+BLOCKS = ("tool_use", "tool_result")
+"""Types of content blocks that only Anthropic's messages have."""
 
 
 def _as_mapping(message: Mapping[str, Any] | Message, index: int, shape: str) -> Mapping[str, Any]:

@@ -66,6 +66,17 @@ class Form(msgspec.Struct, frozen=True, omit_defaults=True):
         return "text"
 
 
+def described(forms: Sequence[Form]) -> list[str]:
+    """Return how calls and answers are written, and which tool or answer each form is."""
+    return [form.example + _meaning(form) for form in forms if form.form != "prose"]
+
+
+def _meaning(form: Form) -> str:
+    if form.answer:
+        return "   (your final answer)"
+    return f"   (calls {form.name})" if form.form != "python" and form.name != form.word else ""
+
+
 def examples_of(forms: Sequence[Form]) -> list[str]:
     """Return how calls and answers are written, one example a form."""
     return [form.example for form in forms if form.form != "prose"]

@@ -144,7 +144,6 @@ def test_everything_that_is_missing_is_told_with_what_to_do(agents):
     assert (result.exit_code, shown["ok"], shown["tools"]) == (0, True, ["look"])
     assert codes(result) == [
         "no_description",
-        "open_object",
         "no_parameter_description",
         "empty_string",
         "no_effect",

@@ -698,7 +698,8 @@ def test_what_is_given_wrongly_is_said(messages, options, words):
     "message", [{}, {"role": "assistant", "tool_calls": [None, 5]}, {"role": "tool"}, {"content": 5}]
 )
 def test_a_message_of_no_known_kind_breaks_nothing(message):
-    for shape in ("openai_chat", "anthropic", "gemini", "openai_responses"):
+    shapes = ("openai_chat",) if "tool" in str(message) else ("openai_chat", "anthropic", "gemini", "openai_responses")
+    for shape in shapes:
         repaired = repair_history([message, message], shape=shape)
         assert repaired.remaining == ()
 
@@ -724,3 +725,25 @@ def test_every_repair_is_documented_and_every_code_tested():
     source = Path(__file__).read_text(encoding="utf-8")
     assert [code for code in PROBLEMS if f'"{code}"' not in source] == []
     assert [code for code in REPAIRS if f'"{code}"' not in source] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "shape", "looks"),
+    [
+        ({"role": "assistant", "tool_calls": []}, "anthropic", "openai_chat"),
+        ({"role": "tool", "tool_call_id": "a", "content": "x"}, "gemini", "openai_chat"),
+        ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}, "openai_chat", "anthropic"),
+        ({"role": "model", "parts": [{"text": "x"}]}, "openai_chat", "gemini"),
+        ({"type": "function_call", "call_id": "a", "name": "n", "arguments": "{}"}, "openai_chat", "openai_responses"),
+    ],
+)
+def test_a_history_in_another_shape_is_a_mistake_of_the_caller_and_loses_nothing(message, shape, looks):
+    for work in (check_history, repair_history):
+        with pytest.raises(UsageError, match=looks):
+            work([message], shape=shape)
+
+
+@pytest.mark.parametrize("messages", [{"role": "user"}, "text"])
+def test_a_history_is_a_list(messages):
+    with pytest.raises(UsageError, match="list of messages"):
+        check_history(messages)
