@@ -134,3 +134,10 @@ def test_settings_can_differ_by_model():
     )
     assert (policy.parsing_of("deepseek-v4").mode, policy.parsing_of("other").mode) == ("repair", "strict")
     assert policy.parsing_of("deepseek-v4").max_retry == 0
+
+
+def test_what_fits_only_after_a_repair_is_said_in_words():
+    _, outcome = work("{arguments: check}", asks('{"pages": [4], "fast": "true"}'))
+    (text,) = results(outcome)[:1]
+    assert "fast (string to boolean)" in text
+    assert "Repair(" not in text

@@ -129,3 +129,14 @@ def test_an_agent_that_is_its_own_tool_does_not_go_on_for_ever():
     outcome = agent.run("Go.")
     assert outcome.status == "stopped"
     assert len(asked) == 2 * MAX_DEPTH
+
+
+def test_what_a_wind_down_tells_a_sub_agent_is_not_told_to_its_parent():
+    from policyengine.outcome import Outcome
+    from policyengine.runstate import StopReason
+    from policyengine.subagent import envelope
+
+    stop = StopReason("call_limit", "tool_call_limit", action="wind_down", message="Give your final answer now.")
+    told = envelope("clerk", Outcome("stopped", "half", stop))
+    assert "final answer" not in str(told)
+    assert (told["error"]["code"], told["partial"], told["data"]) == ("call_limit", True, {"output": "half"})
