@@ -1,6 +1,7 @@
 """Write the parts of the documentation that the code already says: `python docs/generate.py`.
 
-Knows: hookspecs, the table of codes, the policy schema, verdicts, the headings of decision records.
+Knows: hookspecs, the table of codes and the example of each, the policy schema, verdicts, the headings of decision
+records.
 Must not know: anything that is not in the code; prose belongs into the pages.
 
 A page is generated whole, or between `<!-- generated: NAME -->` and `<!-- end -->`. `tests/test_docs.py` fails where a
@@ -17,17 +18,21 @@ from textwrap import dedent
 from typing import Any
 
 import msgspec
+from loguru import logger
 
 from policyengine import messages
 from policyengine.actions import RANKS
+from policyengine.cli.explain_error import described
 from policyengine.hooks import HOOKS, HookPoint, HookSpecs
+from policyengine.mistakes import FAMILIES
 from policyengine.outcome import Outcome
 from policyengine.parsing.verdict import WARNING_KINDS, Verdict
 from policyengine.policy.codes import CODES
 from policyengine.policy.model import Policy
-from policyengine.policy.schema import LATER, LATER_VALUES, RULE, SETTINGS, TOOL
+from policyengine.policy.schema import EXCEPTION, LATER, LATER_VALUES, RULE, SETTINGS, TOOL
 from policyengine.runstate import StopReason
 from policyengine.snapshot import PolicySnapshot
+from policyengine.visible import clean
 
 DOCS = Path(__file__).parent
 PARTS = ("When", "What you get", "What your answer does", "If you raise", "Example")
@@ -52,15 +57,6 @@ PAYLOADS: tuple[type[msgspec.Struct], ...] = (
     Outcome,
 )
 """The types that hooks are handed, with what they hold."""
-
-FAMILIES = {
-    "Y": "Text of a file",
-    "S": "Schema",
-    "M": "Layers",
-    "X": "Extensions and packages",
-    "R": "References and reachability",
-    "E": "Environment",
-}
 
 
 # ---- hooks.md
@@ -181,9 +177,10 @@ def _field(field: msgspec.structs.FieldInfo) -> str:
 def codes_section() -> str:
     """Return every problem code with its sentence, by family."""
     lines = []
-    for letter, title in FAMILIES.items():
+    for letter, (_, title) in FAMILIES.items():
         lines += [f"**{title}**", "", "| code | meaning |", "|---|---|"]
-        lines += [f"| `{code}` | {_cell(text)} |" for code, text in CODES.items() if code[0] == letter]
+        codes = {code: text for code, text in CODES.items() if code[0] == letter}
+        lines += [f"| [`{code}`](errors.md#{code.lower()}) | {_cell(text)} |" for code, text in codes.items()]
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -203,6 +200,12 @@ def rule_section() -> str:
 def tool_section() -> str:
     """Return every key of an entry under `tools:`."""
     return _table(("key", "type"), [row[:2] for name, rule in TOOL.items() for row in _setting_rows((name,), rule)])
+
+
+def exception_section() -> str:
+    """Return every key of an entry under `exceptions:`."""
+    rows = [row[:2] for name, rule in EXCEPTION.items() for row in _setting_rows((name,), rule)]
+    return _table(("key", "type"), rows)
 
 
 def later_section() -> str:
@@ -263,6 +266,58 @@ def _default(rule: Mapping[str, Any]) -> str:
     return f"`{str(value) if not isinstance(value, str) else value}`"
 
 
+# ---- errors.md
+
+
+def errors_page() -> str:
+    """Return every problem code with its example, what that prints and its correction."""
+    logger.disable("policyengine")  # a refused reload is one of the examples
+    try:
+        codes = [described(code) for code in CODES]
+    finally:
+        logger.enable("policyengine")
+    lines = [ERRORS_HEAD]
+    for letter, (_, title) in FAMILIES.items():
+        lines += [f"## {title}\n", *(_error(code) for code in codes if code["code"][0] == letter)]
+    return "\n".join(lines)
+
+
+ERRORS_HEAD = """\
+<!-- Written by docs/generate.py from policyengine/policy/codes.py and policyengine/mistakes; edit those and run it. -->
+# Problems and what to do about them
+
+One example for every code of a [policy file](policy-format.md#errors): a document that causes it, what is printed, and
+the document in order.
+`policyengine explain-error S204` shows the same for one code.
+
+Some documents are shortened, where a problem is one of size.
+"""
+
+
+def _error(code: Mapping[str, Any]) -> str:
+    warning = " (a warning)" if code["severity"] == "warning" else ""
+    lines = [f"### {code['code']}", "", f"{code['meaning']}{warning}", ""]
+    lines += [code["unseen"], ""] if code["unseen"] else []
+    lines += [f"With the environment variable `{name}={text}`:\n" for name, text in code["env"].items()]
+    for title, files in (("", code["files"]), (", after it was loaded", code["later"])):
+        lines += [_file(file, title, code["encoding"]) for file in files]
+    lines += [f"prints\n\n```text\n{clean(code['printed'])}\n```\n"] if code["printed"] else []
+    lines += [f"**What to do.** {' '.join(code['fix'].split())}", ""]
+    lines += [_file(file, ", corrected") for file in code["fixed"]]
+    return "\n".join(lines)
+
+
+def _file(file: Mapping[str, Any], title: str, encoding: str = "utf-8") -> str:
+    saved = f" (saved as {encoding.upper()})" if encoding != "utf-8" else ""
+    many = f" ({file['times']} files, n from 1)" if file["times"] > 1 else ""
+    head = f"`{file['name']}`{title}{saved}{many}"
+    if not file["text"]:
+        return f"{head}: removed.\n"
+    language = {"py": "python", "json5": "json5"}.get(file["name"].rpartition(".")[2], "yaml")
+    # What is a tab in the example is one here too; what nobody can see is written as an escape.
+    return f"{head}:\n\n```{language}\n{clean(file['text']).rstrip()}\n```\n"
+
+
 # ---- decisions/README.md
 
 
@@ -286,7 +341,11 @@ def decisions_page() -> str:
 # ---- writing
 
 
-PAGES: dict[str, Callable[[], str]] = {"hooks.md": hooks_page, "decisions/README.md": decisions_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "hooks.md": hooks_page,
+    "errors.md": errors_page,
+    "decisions/README.md": decisions_page,
+}
 """Pages that are generated whole."""
 
 SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
@@ -294,6 +353,7 @@ SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
         "settings": settings_section,
         "rule": rule_section,
         "tool": tool_section,
+        "exception": exception_section,
         "later": later_section,
         "codes": codes_section,
     },

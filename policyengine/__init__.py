@@ -2,6 +2,8 @@
 
 This module is the public API and nothing else: what is not named in `__all__` may change without notice. Names are
 imported when they are first used, so that a process that needs one guard does not pay for the rest.
+
+PYTEST_DONT_REWRITE: pytest would warn whoever imported this package before its plugins were loaded.
 """
 
 from importlib import import_module

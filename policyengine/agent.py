@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from policyengine.engine import Engine
-from policyengine.errors import UsageError
+from policyengine.errors import PolicyEngineError, UsageError
 from policyengine.loop.advance import advance, effect_now
 from policyengine.loop.ending import told
 from policyengine.loop.state import (
@@ -45,7 +45,7 @@ from policyengine.loop.state import (
 from policyengine.mailbox import Mailbox
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolResult
 from policyengine.outcome import Outcome
-from policyengine.parsing.forms import examples_of
+from policyengine.parsing.forms import described
 from policyengine.plans.plan import Plan
 from policyengine.protocols import PROTOCOLS, check_choice
 from policyengine.subagent import agent_tool, running
@@ -53,7 +53,11 @@ from policyengine.toolset import Tool, Toolset, as_tools, failure_of, result_of,
 
 
 class Model(Protocol):
-    """What answers requests. Failures are raised as `RequestError`."""
+    """What answers requests.
+
+    A request that fails raises: the exception of a provider's SDK as it is, or `RequestError`. What is none of them is
+    a mistake of the model class, and ends the run with that exception.
+    """
 
     name: str
 
@@ -159,9 +163,9 @@ class Agent:
         system = self.system
         if protocol == "text":
             listed = [{"name": spec.name, "description": spec.description} for spec in self.tools.specs]
-            forms = examples_of(run.snapshot.policy.parsing_of(self.model.name).forms)
-            described = run.snapshot.templates.render("text_protocol", {"tools": listed, "forms": forms})
-            system = f"{system}\n\n{described}".strip()
+            forms = described(run.snapshot.policy.parsing_of(self.model.name).forms)
+            shown = run.snapshot.templates.render("text_protocol", {"tools": listed, "forms": forms})
+            system = f"{system}\n\n{shown}".strip()
         if history:
             state.messages = list(history)
         elif system:
@@ -255,18 +259,27 @@ class Agent:
     def _call_model(self, request: ModelRequest) -> Event:
         try:
             answer = self.model.complete(request)
-        except RequestError as error:
-            return RequestFailed(error.error)
-        if not isinstance(answer, ModelResponse):
+        except Exception as error:  # noqa: BLE001 - an SDK may raise anything; what is no failed request is raised on
+            return _request_failed(error)
+        if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
+                answer.close()
             raise UsageError(f"model {self.model.name!r} is asynchronous: use `arun`")
-        return Responded(answer)
+        return Responded(self._response(answer))
 
     async def _acall_model(self, request: ModelRequest) -> Event:
         try:
-            answer = self.model.complete(request)
-            return Responded(answer if isinstance(answer, ModelResponse) else await answer)
-        except RequestError as error:
-            return RequestFailed(error.error)
+            answer: Any = self.model.complete(request)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except Exception as error:  # noqa: BLE001 - an SDK may raise anything; what is no failed request is raised on
+            return _request_failed(error)
+        return Responded(self._response(answer))
+
+    def _response(self, answer: object) -> ModelResponse:
+        if isinstance(answer, ModelResponse):
+            return answer
+        raise UsageError(f"model {self.model.name!r} returned {type(answer).__name__}, not a ModelResponse")
 
     def _run_jobs(self, loop: Loop, jobs: tuple[ToolJob, ...], done: list[ToolResult]) -> None:
         """Run the calls of a batch in threads and put their results into `done`, in call order."""
@@ -347,6 +360,22 @@ class Agent:
         limit = job.timeout_s or 0.0
         text = loop.run.snapshot.templates.render("tool_timeout", {"tool": job.call.name, "limit": limit})
         return timeout_of(job.call, text, limit)
+
+
+def _request_failed(error: Exception) -> Event:
+    """Return the failure of a request, classified; what is no failure of a request is raised on.
+
+    The exceptions of any provider's SDK are known by what they carry (docs/provider-errors.md).
+    """
+    if isinstance(error, PolicyEngineError):
+        raise error
+    # Classifying is needed only where a request failed.
+    from policyengine.providers.errors import classify_provider_error
+
+    found = classify_provider_error(error)
+    if found.code == "unknown" and not isinstance(error, RequestError):
+        raise error
+    return RequestFailed(found)
 
 
 def _advance(loop: Loop, event: Event, mailbox: Mailbox | None) -> Effect:

@@ -25,7 +25,8 @@ class Vote(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `at` is `file:line` of the rule. `us` is its running time in microseconds. `error` says why the rule failed, if it
     did. `episode` is true when this vote opens a new stretch of wanting a hint, or the same or a stricter action.
-    `hook` is where it was given: one event may ask at two hooks.
+    `hook` is where it was given: one event may ask at two hooks. `exception` is `file:line` of the exception for which
+    it has no effect, if there is one.
     """
 
     rule: str
@@ -38,6 +39,7 @@ class Vote(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     episode: bool = False
     hook: str = ""
+    exception: str = ""
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from time import perf_counter_ns
 from typing import Any
 
@@ -20,10 +21,13 @@ import msgspec
 
 from policyengine.actions import CONTROL, REMEDIES, Action, AnyAction, Deny, Hint, Record, Remedy, Retry, Rewrite, Stop
 from policyengine.context import RunView
-from policyengine.decision import Decision, Note, Vote, cap, combine, hints
+from policyengine.decision import Decision, Mode, Note, Vote, cap, combine, hints
 from policyengine.extension import Extension
 from policyengine.hooks import HOOKS, HookPoint
+from policyengine.killswitch import KillSwitch
 from policyengine.messages import Compaction, freeze
+from policyengine.policy.days import today
+from policyengine.policy.model import Rule
 from policyengine.rewrite import apply_rewrite, target_of
 from policyengine.runstate import RuleErrors, RunState
 from policyengine.snapshot import Entry, PolicySnapshot
@@ -45,17 +49,38 @@ _HINT = 0.5
 """How strict a hint is where episodes are told apart: more than nothing, less than any control action."""
 
 
-class Faults(msgspec.Struct):
-    """Rules that ran over their time at the last event, and what a replay forces. See `docs/journal.md`.
+KILLED, DAY = "kill_switch", "day"
+"""Names under which `Faults` keeps that the kill switch was on, and the day on which a run needed to know it."""
 
-    Both map `hook/rule` to the fault, since one event may ask a rule at two hooks; `again` says that a rewritten call
-    is being judged once more (`hook/rule/again`).
+
+class Faults(msgspec.Struct):
+    """What came from outside at the last event, and what a replay forces. See `docs/journal.md`.
+
+    Both map `hook/rule` to the fault of a rule that ran over its time, since one event may ask a rule at two hooks;
+    `again` says that a rewritten call is being judged once more (`hook/rule/again`). The kill switch and the day stand
+    beside them under their own names.
     """
 
     forced: Mapping[str, str] | None = None
     seen: dict[str, str] = {}
     enforce: bool = True
     again: bool = False
+    switch: KillSwitch = msgspec.field(default_factory=KillSwitch)
+    today: Callable[[], date] = today
+
+    def killed(self) -> bool:
+        """Return whether the kill switch is on."""
+        killed = self.switch.on if self.forced is None else KILLED in self.forced
+        if killed:
+            self.seen[KILLED] = "on"
+        return killed
+
+    def day(self, state: RunState) -> str:
+        """Return the day that counts for a run: the one on which it first asked."""
+        if not state.day:
+            recorded = (self.forced or {}).get(DAY)
+            state.day = self.seen[DAY] = recorded or self.today().isoformat()
+        return state.day
 
     def key(self, hook: str, rule: str) -> str:
         """Return what stands for a rule at a hook."""
@@ -99,7 +124,7 @@ def judge(
         took = perf_counter_ns() - started
         if not raw and not fault and not trace and rule.id not in errors:
             continue
-        votes.append(_vote(entry, point, payload, raw, fault, took / 1000, state))
+        votes.append(_vote(entry, point, payload, raw, fault, took / 1000, state, tool, faults))
     return votes
 
 
@@ -196,6 +221,8 @@ def _vote(
     fault: str,
     us: float,
     state: RunState,
+    tool: str | None,
+    faults: Faults,
 ) -> Vote:
     rule = entry.rule
     if fault:
@@ -203,8 +230,19 @@ def _vote(
     elif rule.id in state.errors:
         state.errors[rule.id].consecutive.pop(point.name, None)
     episode = _episode(state, rule.id, point.name, raw)
-    effective = cap(raw, rule.mode, episode)
-    return Vote(rule.id, rule.use, entry.at, rule.mode, raw, effective, us, fault, episode, point.name)
+    mode: Mode = "shadow" if faults.killed() else rule.mode
+    exception = _exception(rule, state, tool, faults) if raw and rule.exceptions else ""
+    effective = () if exception else cap(raw, mode, episode)
+    return Vote(rule.id, rule.use, entry.at, mode, raw, effective, us, fault, episode, point.name, exception)
+
+
+def _exception(rule: Rule, state: RunState, tool: str | None, faults: Faults) -> str:
+    """Return where the exception stands that takes the effect of a rule from this event; empty where none does."""
+    day = faults.day(state)
+    for exception in rule.exceptions:
+        if exception.covers(tool, state.agent, day):
+            return f"{exception.position.file}:{exception.position.line}"
+    return ""
 
 
 def check_answer(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -23,8 +24,10 @@ from loguru import logger
 
 from policyengine.errors import ConfigError, ExtensionError, UsageError
 from policyengine.jsontext import decode
+from policyengine.killswitch import KillSwitch
 from policyengine.plugins.registry import Registry, discover
 from policyengine.policy.changes import compare
+from policyengine.policy.days import today
 from policyengine.policy.disk import Disk, code_digest
 from policyengine.policy.files import is_path
 from policyengine.policy.load import load_policy
@@ -67,9 +70,11 @@ class Engine:
         listeners: called with `("policy_loaded", snapshot)`, the first one included, and
             `("policy_rejected", problems)`.
         pin: overrides the policy's `reload.pin`.
+        env: stands for the environment variables of the process, which a policy names with `$env`.
+        today: the present day in UTC, on which exceptions expire.
 
     Attributes: `snapshot` is the policy in force; `rejected` says why the files as they are now are not in force, or
-    is `None`; `disk` are those files.
+    is `None`; `disk` are those files; `switch` is the kill switch, shared by all runs.
 
     Raises:
         ConfigError: the policy cannot be used. There is no last good one at start-up, so nothing starts.
@@ -89,6 +94,8 @@ class Engine:
         enforce_time: bool = True,
         listeners: Sequence[Callable[[str, Any], None]] = (),
         pin: Literal["run", "iteration"] | None = None,
+        env: Mapping[str, str] | None = None,
+        today: Callable[[], date] = today,
     ) -> None:
         self.source = policy
         self.overlays = tuple(Path(overlay) for overlay in overlays)
@@ -99,11 +106,15 @@ class Engine:
         self.enforce_time = enforce_time
         self.listeners = list(listeners)
         self.pin = pin
+        self.env = env
+        self.today = today
         self._registry = registry
         self._lock = threading.Lock()
+        self.switch = KillSwitch()
         self.rejected: Rejection | None = None
         self.disk = _disk(policy, self.overlays, () if registry is not None else self.folders)
         self.snapshot = self._build(1)
+        self._switch(by_policy=self.snapshot.policy.kill_switch)
         self._announce(self.snapshot)
 
     def start_run(
@@ -124,10 +135,11 @@ class Engine:
         """
         check_choice(protocol, PROTOCOLS, "protocol")
         state = RunState(run_id or uuid4().hex, agent, protocol=protocol)
+        # Named from the beginning: a sub-agent may come to share it, and a replay must know with whom.
+        shared = conversation if conversation is not None else Conversation()
         if self.journal is not None:
-            conversation_id = conversation.id if conversation is not None else ""
-            self.journal.begin(state.run_id, agent=agent, protocol=protocol, conversation=conversation_id)
-        return self._run(state, conversation, clock)
+            self.journal.begin(state.run_id, agent=agent, protocol=protocol, conversation=shared.id)
+        return self._run(state, shared, clock)
 
     def resume_run(self, saved: bytes) -> tuple[Run, Any]:
         """Return the run that `Run.save` wrote, and the driver's part of it.
@@ -157,7 +169,34 @@ class Engine:
             clock=clock or self.clock,
             latest=lambda: self.snapshot,
             enforce_time=self.enforce_time,
+            today=self.today,
+            switch=self.switch,
         )
+
+    # ---- the kill switch
+
+    def kill(self, on: bool = True) -> None:
+        """Turn the kill switch on or off: while it is on, every rule of every run counts as `shadow`.
+
+        It reaches runs under way at their next event. It stays on, too, while the policy in force has `kill_switch`.
+        """
+        self._switch(by_hand=on)  # without the lock: it must not wait for a policy that is being built
+
+    @property
+    def killed(self) -> bool:
+        """Whether the kill switch is on, by `kill` or by the policy in force."""
+        return self.switch.on
+
+    def _switch(self, *, by_hand: bool | None = None, by_policy: bool | None = None) -> None:
+        before = self.switch.on
+        self.switch.by_hand = self.switch.by_hand if by_hand is None else by_hand
+        self.switch.by_policy = self.switch.by_policy if by_policy is None else by_policy
+        if self.switch.on and not before:
+            logger.warning("the kill switch is on: no rule has an effect until it is off")
+        elif before and not self.switch.on:
+            logger.warning("the kill switch is off: rules have their effect again")
+        elif by_hand is False and self.switch.on:
+            logger.warning("the kill switch stays on: the policy in force says so")
 
     # ---- replacing the policy
 
@@ -189,6 +228,7 @@ class Engine:
             if isinstance(built, PolicySnapshot) and built.digest != last.digest:
                 self.snapshot = built
                 self.rejected = None
+                self._switch(by_policy=built.policy.kill_switch)
         if not isinstance(built, PolicySnapshot):
             self._reject(before, built)
             return "rejected"
@@ -231,7 +271,7 @@ class Engine:
         registry = self._registry or discover(folders=self.folders)
         policy = self.source
         if not isinstance(policy, Policy):
-            policy = load_policy(policy, registry=registry, overlays=self.overlays)
+            policy = load_policy(policy, registry=registry, overlays=self.overlays, env=self.env, today=self.today())
         self.disk.learn(policy)
         policy = with_code(policy, code)
         if self.pin is not None:

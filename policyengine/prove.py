@@ -38,7 +38,8 @@ class Proved(msgspec.Struct, frozen=True):
     rendered. `ok` is false where the rung does not fire alone as declared, or not at all in the whole policy, or where
     there was a fault. A rule whose extension declares no sequence has one entry, labelled `unproven`.
 
-    The selectors (`when`) of the rule being proved are left out: the sequences use tools of their own.
+    The selectors (`when`) and exceptions of the rule being proved are left out: the sequences use tools of their own.
+    So are the kill switch, and every rollout: the policy is proved for a run that all rules are for.
     """
 
     rule: str
@@ -101,12 +102,21 @@ def prove(policy: Policy, registry: Registry) -> list[Proved]:
 
 def _prove(policy: Policy, registry: Registry, rule: Rule, at: str, proof: Proof) -> Proved:
     tools = (*proof.tools.items(), *policy.tools)
-    rule = msgspec.structs.replace(rule, when=When())
-    rules = tuple(rule if other.id == rule.id else other for other in policy.rules)
+    rule = msgspec.structs.replace(rule, when=When(), exceptions=(), rollout=None)
+    rules = tuple(
+        rule if other.id == rule.id else msgspec.structs.replace(other, rollout=None) for other in policy.rules
+    )
     # The turns of a proof are rounds: asking again within one, or for a plan first, would take turns away.
     parsing = msgspec.structs.replace(policy.parsing, max_retry=0, repair_calls=0, forms=())
     whole = msgspec.structs.replace(
-        policy, rules=rules, tools=tools, protocol=proof.protocol, parsing=parsing, models=(), plan=Planning()
+        policy,
+        rules=rules,
+        tools=tools,
+        protocol=proof.protocol,
+        parsing=parsing,
+        models=(),
+        plan=Planning(),
+        kill_switch=False,
     )
     unlimited = Interventions(max=10_000, then="stop")
     alone = msgspec.structs.replace(whole, rules=(rule,), interventions=unlimited)

@@ -307,8 +307,12 @@ class _Replay:
 
 
 def _held_back(vote: Vote) -> bool:
-    """Return whether the mode took something from a vote: hints are given in `warn` as they are in `enforce`."""
-    return vote.mode == "shadow" or (vote.mode == "warn" and any(action.rank for action in vote.raw))
+    """Return whether mode or exception took something from a vote: hints are given in `warn` as in `enforce`."""
+    return (
+        vote.mode == "shadow"
+        or bool(vote.exception)
+        or (vote.mode == "warn" and any(action.rank for action in vote.raw))
+    )
 
 
 def tokens(usage: Usage) -> int:

@@ -9,7 +9,8 @@ were registered (decision log, journal, live view) are told about every decision
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from time import monotonic
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from policyengine.dispatch import ALLOWED, Faults, decide, judge
 from policyengine.errors import UsageError
 from policyengine.extension import Extension, Scope
 from policyengine.jsontext import encode, finite
+from policyengine.killswitch import KillSwitch
 from policyengine.messages import (
     Batch,
     HistoryWarning,
@@ -35,9 +37,10 @@ from policyengine.messages import (
 )
 from policyengine.outcome import Outcome
 from policyengine.parsing.verdict import Verdict
+from policyengine.policy.days import today
 from policyengine.rewrite import apply_rewrite, target_of
 from policyengine.runstate import Cell, Conversation, RunState, StopReason
-from policyengine.snapshot import Entry, PolicySnapshot, Table
+from policyengine.snapshot import Entry, PolicySnapshot, Table, without
 
 SAVE_VERSION = 1
 
@@ -104,6 +107,8 @@ class Run:
         clock: Callable[[], float] = monotonic,
         latest: Callable[[], PolicySnapshot] | None = None,
         enforce_time: bool = True,
+        switch: KillSwitch | None = None,
+        today: Callable[[], date] = today,
     ) -> None:
         self.snapshot = snapshot
         self.state = state
@@ -111,8 +116,11 @@ class Run:
         self.sinks = tuple(sinks)
         self.journal = journal
         self.clock = clock
-        self.faults = Faults(enforce=enforce_time)
+        self.faults = Faults(
+            enforce=enforce_time, switch=switch or KillSwitch(by_policy=snapshot.policy.kill_switch), today=today
+        )
         self._latest = latest
+        self._tables: Mapping[str, Table] = {}
         self._views: dict[str, RunView] = {}
         self._scopes: dict[str, list[str]] = {}
         self._bind(snapshot)
@@ -212,7 +220,7 @@ class Run:
         if batch is None:
             state.batches += 1
             batch = Batch(f"call-{state.batches}")
-        table = self.snapshot.tables["before_tool_call"]
+        table = self._tables["before_tool_call"]
         if table.rewriters:
             decision = self._judge_twice(table, call, batch)
         else:
@@ -274,6 +282,11 @@ class Run:
 
     # ---- what a driver asks
 
+    @property
+    def killed(self) -> bool:
+        """Whether the kill switch is on, so that no rule has an effect at the next event."""
+        return self.faults.switch.on
+
     def take_notes(self) -> tuple[Note, ...]:
         """Return the queued notes and empty the queue. Call it only where every tool call is answered."""
         notes = tuple(self.state.notes)
@@ -303,7 +316,7 @@ class Run:
     # ---- judging
 
     def _judge(self, hook: str, payload: tuple[Any, ...], tool: str | None = None) -> Decision:
-        entries = self.snapshot.tables[hook].entries
+        entries = self._tables[hook].entries
         if not entries and not self.sinks:
             return ALLOWED[hook]
         return self._settle(hook, payload, self._votes(hook, entries, payload, tool), target_of(hook, payload))
@@ -412,12 +425,21 @@ class Run:
         self.state.digest = snapshot.digest
         self._views = {}
         self._scopes = {}
+        outside = self._outside(snapshot) if snapshot.rollouts else frozenset()
+        self._tables = without(snapshot.tables, outside) if outside else snapshot.tables
         for rule_id, extension in snapshot.extensions.items():
+            if rule_id in outside:
+                continue
             scope = extension.state_scope()
             cell = self._cell(rule_id, snapshot.rules[rule_id].use, extension, scope)
             self._views[rule_id] = RunView(self.state, rule_id, cell.value if cell else None, snapshot.tool)
             if cell:
                 self._scopes.setdefault(scope, []).append(rule_id)
+
+    def _outside(self, snapshot: PolicySnapshot) -> frozenset[str]:
+        """Return the rules for which this run is outside the rollout: they are not called, as if they were disabled."""
+        names = {"run_id": self.state.run_id, "agent": self.state.agent, "conversation": self.conversation.id}
+        return frozenset(rule for rule, rollout in snapshot.rollouts if not rollout.includes(names[rollout.by]))
 
     def _cell(self, rule_id: str, use: str, extension: Extension, scope: Scope) -> Cell | None:
         if extension.state is None:

@@ -63,7 +63,8 @@ class RunState(msgspec.Struct):
 
     `calls` counts tool calls judged, `batches` batches seen; `interventions` are the engine's own hints, denies and
     retries; `now` is the time of the current event in seconds. `planned` says that the run works along a plan, so that
-    a rule's note may point to its tool.
+    a rule's note may point to its tool. `day` is the day (`2026-12-31`, UTC) on which the run first needed to know
+    whether an exception had expired; it counts for the whole run.
     """
 
     run_id: str
@@ -81,6 +82,7 @@ class RunState(msgspec.Struct):
     generation: int = 0
     digest: str = ""
     planned: bool = False
+    day: str = ""
     started: bool = False
     ended: bool = False
     cells: dict[str, Cell] = {}

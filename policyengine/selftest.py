@@ -69,6 +69,8 @@ def self_test(snapshot: PolicySnapshot) -> None:
             fault = broken or _fault(snapshot, rule_id, hook, view, payload)
             if fault:
                 rule = snapshot.rules[rule_id]
+                if rule.variables:  # it may quote an option, and the value of a variable is never shown
+                    fault = f"(not shown: options come from $env {', '.join(rule.variables)})"
                 text = f"{rule.use} fails its self-test at {hook}: {fault}"
                 problems.append(Problem("X406", text, rule.position, f"extensions.{rule_id}"))
                 break

@@ -88,14 +88,26 @@ class Table(msgspec.Struct, frozen=True):
     judges: tuple[Entry, ...] = ()
 
 
+def without(tables: Mapping[str, Table], rules: frozenset[str]) -> Mapping[str, Table]:
+    """Return the tables without some rules: those for which a run is outside their rollout."""
+
+    def kept(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        return tuple(entry for entry in entries if entry.rule.id not in rules)
+
+    return {
+        name: Table(table.point, kept(table.entries), kept(table.rewriters), kept(table.judges))
+        for name, table in tables.items()
+    }
+
+
 class PolicySnapshot:
     """A policy in force: immutable, numbered, with its own plugin manager.
 
     Attributes: `policy`, `generation` (from 1, grows with each reload), `tables` (by hook point), `extensions` (by
-    rule id, disabled rules excluded), `templates`, `manager`.
+    rule id, disabled rules excluded), `templates`, `manager`, `rollouts` (of rules that are not for every run).
     """
 
-    __slots__ = ("_facts", "extensions", "generation", "manager", "policy", "rules", "tables", "templates")
+    __slots__ = ("_facts", "extensions", "generation", "manager", "policy", "rollouts", "rules", "tables", "templates")
 
     def __init__(
         self,
@@ -113,6 +125,9 @@ class PolicySnapshot:
         self.templates = templates
         self.manager = manager
         self.rules = {rule.id: rule for rule in policy.rules}
+        self.rollouts = tuple(
+            (rule.id, rule.rollout) for rule in policy.rules if rule.rollout and rule.id in extensions
+        )
         self._facts: dict[str, ToolFacts] = {}
 
     @property
@@ -158,8 +173,11 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - third-party code; becomes a positioned problem
-            detail = f"{rule.use} cannot be set up with these options: {type(error).__name__}: {error}"
-            problems.append(Problem("X405", detail, rule.position, f"extensions.{rule.id}.with"))
+            # What it says may quote an option, and the value of an environment variable is never shown.
+            names = ", ".join(rule.variables)
+            said = f"(its text is not shown: options come from $env {names})" if names else str(error)
+            detail = f"{rule.use} cannot be set up with these options: {type(error).__name__}: {said}"
+            problems.append(Problem("X406", detail, rule.position, f"extensions.{rule.id}.with"))
             continue
         if found.builtin:
             trusted.add(rule.id)
@@ -169,7 +187,7 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
     )
     nowhere = Position(policy.files[-1] if policy.files else policy.name)
     faults = (*templates.problems, *(templates.check(kind, sample) for kind, sample in CORE_MESSAGES.items()))
-    problems += [Problem("R510", fault, nowhere, "prompts") for fault in faults if fault]
+    problems += [_fault(policy, fault, nowhere) for fault in faults if fault]
     problems += _message_problems(policy, extensions, templates)
     problems += _unsent_problems(extensions, templates, source, nowhere)
     if problems:
@@ -212,6 +230,14 @@ def _unsent_problems(
             help_text = suggestion(kind, sorted(known))
             problems.append(Problem("R510", message, position, "prompts", help=help_text))
     return problems
+
+
+def _fault(policy: Policy, fault: str, nowhere: Position) -> Problem:
+    """Return what is wrong with the templates; what is wrong with their language stands where that was set."""
+    layers = policy.provenance.get("language")
+    if fault.startswith("language ") and layers:
+        return Problem("R510", fault, layers[-1].position, "language")
+    return Problem("R510", fault, nowhere, "prompts")
 
 
 def _table(

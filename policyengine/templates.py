@@ -156,9 +156,7 @@ class Templates:
             problems += self._take_extra(origin, texts)
         written = {code for code, _ in (*self._own, *self._extra)}
         if self.languages[0] not in written and not _ships(self.languages[0]):
-            problems.append(
-                f"language {language!r} has no templates: there are en and zh; others come from a folder under `prompts`"
-            )
+            problems.append(f"language {language!r} has no templates: there are en and zh; others come from `prompts`")
         self.problems: tuple[str, ...] = tuple(problems)
 
     def has(self, kind: str) -> bool:

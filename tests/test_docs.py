@@ -38,6 +38,7 @@ from policyengine.cli import cli
 from policyengine.cli.loading import load
 from policyengine.hooks import HOOKS
 from policyengine.policy.codes import CODES
+from policyengine.policytest.read import read_suite
 from policyengine.providers.scripted import load_script
 from policyengine.sandbox import compile_template
 
@@ -142,6 +143,10 @@ class Player:
         if "no-test" in block.marks:
             return
         path = self.folder / block.marks.get("file", f"block-{block.line}.{block.language}")
+        if "kind: PolicyTest" in text:
+            path.write_text(text, encoding="utf-8")
+            read_suite(path)
+            return
         if re.search(r"^turns:", text, re.MULTILINE):
             path.write_text(text, encoding="utf-8")
             load_script(str(path))
@@ -268,7 +273,11 @@ def forget_modules_of_temporary_folders() -> None:
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ids)
+PLAYED = [page for page in PAGES if page != DOCS / "errors.md"]
+"""Pages whose blocks are played; those of errors.md are the examples that tests/cli/test_explain_error.py loads."""
+
+
+@pytest.mark.parametrize("page", PLAYED, ids=ids)
 def test_every_block_of_a_page_holds(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -344,7 +353,9 @@ def test_a_hookspec_without_its_five_parts_is_refused():
 
 def test_the_documented_codes_are_the_codes():
     page = (DOCS / "policy-format.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `([A-Z]\d{3})` \|", page, re.MULTILINE)) == set(CODES)
+    assert set(re.findall(r"^\| \[`([A-Z]\d{3})`\]", page, re.MULTILINE)) == set(CODES)
+    errors = (DOCS / "errors.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^### ([A-Z]\d{3})$", errors, re.MULTILINE)) == sorted(CODES)
     for path in PAGES:
         named = re.findall(r"(?:\[|`)([YSMXRELD]\d{3})(?:\]|`)", path.read_text(encoding="utf-8"))
         assert set(named) <= set(CODES), path

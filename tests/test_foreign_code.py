@@ -42,7 +42,7 @@ class Guard(Extension):
 BODIES = {
     "import exits": ({"top": "sys.exit(0)"}, "X406"),
     "import raises": ({"top": "raise Fatal"}, "X406"),
-    "setup exits": ({"body": "    def setup(self):\n        sys.exit(0)\n"}, "X405"),
+    "setup exits": ({"body": "    def setup(self):\n        sys.exit(0)\n"}, "X406"),
     "check_options exits": (
         {"body": "    @classmethod\n    def check_options(cls, options):\n        sys.exit(0)\n"},
         "X408",

@@ -41,7 +41,7 @@ def test_a_rule_whose_set_up_fails_is_a_positioned_problem():
     with pytest.raises(ConfigError) as failure:
         build_snapshot(policy(rule("test.failing", line=7)), ListedRegistry(Failing))
     (problem,) = failure.value.problems
-    assert (problem.code, problem.position) == ("X405", Position("test.yaml", 7, 1))
+    assert (problem.code, problem.position) == ("X406", Position("test.yaml", 7, 1))
     assert "no licence" in problem.message
 
 

@@ -22,20 +22,27 @@ import click
 VERBS: dict[str, str] = {
     "run": "Work on a task under a policy and show what the guards do.",
     "check": "Validate policies the way a running engine would.",
-    "explain": "Show the values in force and the file and line of every layer.",
-    "prove": "Prove that every rule can fire, alone and in the whole policy.",
+    "explain": "Show the values in force, and where every layer set them.",
+    "explain-error": "Explain a problem code, with an example and its correction.",
+    "schema": "Print the JSON Schema of policy files, for editors.",
+    "diff": "Say what one policy makes tighter or looser than another.",
+    "prove": "Prove that every rule can fire, alone and in the policy.",
+    "test": "Play the tests of policies and say what they reach.",
     "eval": "Ask a policy about one event and show every rule's vote.",
     "replay": "Report what a policy would have done in recorded runs.",
     "runs": "Show the first point at which two recorded runs differ.",
-    "extensions": "List the extensions that policies can use.",
+    "extensions": "List the extensions there are, or begin a package of them.",
     "inspect": "Look closely at one tool, or at a whole agent.",
 }
-"""Every verb with its line in the help; each is the `command` of the module of its name."""
+"""Every verb with its line in the help; each is the `command` of the module of its name (`_` for `-`)."""
 
 OK, AT_FAULT, COULD_NOT, ONLY_WARNINGS, NOTHING, STOPPED, WAITING = 0, 1, 2, 3, 4, 6, 7
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
 DISTRIBUTION = "agent-policyengine"
+
+FORMAT = "policyengine.format"
+"""Under which key of a click context the form of problems stands where `--format` asked for another than `full`."""
 
 
 class ReaderGoneError(Exception):
@@ -53,7 +60,7 @@ class Verbs(click.Group):
         """Import a verb's module and return its command."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"policyengine.cli.{cmd_name}").command
+        command: click.Command = import_module(f"policyengine.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def resolve_command(
@@ -73,8 +80,18 @@ class Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Invoke the verb, and find out now whether its output arrived."""
+        from policyengine.errors import ConfigError, ExtensionError
+
         try:
-            code = super().invoke(ctx)
+            try:
+                code = super().invoke(ctx)
+            except (ConfigError, ExtensionError) as error:
+                if FORMAT not in ctx.meta:
+                    raise
+                from policyengine.cli.output import report
+
+                report(error)
+                code = AT_FAULT
             sys.stdout.flush()
         except BrokenPipeError:
             raise ReaderGoneError from None

@@ -16,16 +16,13 @@ import msgspec
 
 from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
 from policyengine.cli.loading import load
-from policyengine.cli.options import allow_empty_option, layers, strict_option
+from policyengine.cli.options import allow_empty_option, form_option, layers, strict_option
 from policyengine.cli.output import aside, print_json, say
 from policyengine.errors import ConfigError, ExtensionError
 from policyengine.policy.load import load_policy
 from policyengine.policy.model import Policy
-from policyengine.policy.problems import Format, Position, Problem, render
+from policyengine.policy.problems import Format, Problem, problems_of, render
 from policyengine.visible import clean_line
-
-BROKEN_EXTENSION = "X406"
-"""Code of an extension that cannot be used, where the loader gives no position in the policy."""
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -40,10 +37,7 @@ class Checked(msgspec.Struct, frozen=True):
 @click.argument("policies", nargs=-1, metavar="POLICY...")
 @layers
 @click.option("--no-extensions", is_flag=True, help="Look no extension up: leave options and hooks of rules unchecked.")
-@click.option(
-    "--format", "form", type=click.Choice(["full", "short", "json", "github"]), default="full", show_default=True,
-    help="How problems are written.",
-)  # fmt: skip
+@form_option
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @strict_option
 @allow_empty_option
@@ -84,10 +78,8 @@ def check(source: str, overlays: Sequence[str], folders: Sequence[str], *, with_
             policy = load(source, overlays, folders).policy
         else:
             policy = load_policy(source, registry=None, overlays=[Path(overlay) for overlay in overlays])
-    except ConfigError as error:
-        return Checked(source, None, error.problems)
-    except ExtensionError as error:
-        return Checked(source, None, (Problem(BROKEN_EXTENSION, str(error), Position(source)),))
+    except (ConfigError, ExtensionError) as error:
+        return Checked(source, None, problems_of(error, source))
     return Checked(source, policy, policy.warnings)
 
 

@@ -20,7 +20,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from policyengine.cli.options import json_option, policy_source
+from policyengine.cli.options import json_option, load_format, policy_source
 from policyengine.cli.output import aside, print_json, table, terminal
 from policyengine.decision import Decision
 from policyengine.engine import Engine
@@ -87,6 +87,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 @click.option("--iteration", default=1, show_default=True, type=click.IntRange(1), help="Number of the first round.")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1, 10_000), help="How often it happens.")
 @click.option("--no-color", is_flag=True, help="Print without colours.")
+@load_format()
 @json_option
 def command(
     policy: str,

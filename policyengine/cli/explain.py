@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from policyengine.cli.loading import load
-from policyengine.cli.options import json_option, layers
+from policyengine.cli.options import json_option, layers, load_format
 from policyengine.cli.output import aside, print_json, terminal
 from policyengine.errors import UsageError
 from policyengine.policy.explain import Explained, explain
@@ -24,6 +24,7 @@ from policyengine.visible import clean
 @click.argument("path", required=False)
 @layers
 @click.option("--no-color", is_flag=True, help="Print without colours.")
+@load_format()
 @json_option
 def command(
     policy: str, path: str | None, overlays: tuple[str, ...], folders: tuple[str, ...], no_color: bool, as_json: bool

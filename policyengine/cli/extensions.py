@@ -1,6 +1,6 @@
-"""`policyengine extensions list`: what policies can use.
+"""`policyengine extensions`: what policies can use, and the skeleton of a package that adds to it.
 
-Knows: how extensions are listed. Must not know: any extension.
+Knows: how extensions are listed. Must not know: any extension, what a skeleton holds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from policyengine.cli.output import print_json, say, table, terminal
 from policyengine.errors import ExtensionError
 from policyengine.plugins.found import Found
 from policyengine.plugins.registry import discover
+from policyengine.scaffold import scaffold
+from policyengine.visible import clean
 
 
 @click.group("extensions")
 def command() -> None:
-    """Show the extensions that policies can use."""
+    """Show the extensions that policies can use, or begin a package of your own."""
 
 
 @command.command("list")
@@ -44,6 +46,23 @@ def list_extensions(folders: tuple[str, ...], as_json: bool) -> int:
         for problem in problems:
             say(f"broken: {problem}")
     return AT_FAULT if problems else OK
+
+
+@command.command("new")
+@click.argument("name")
+@click.option("--output", default=".", show_default=True, metavar="DIR", help="In which folder it is made.")
+def new_package(name: str, output: str) -> int:
+    """Begin a package with one extension: options, messages, proofs, tests, a policy and a test of it.
+
+    NAME is that of the package, for example acme-guard; its extension is then acme.guard.
+
+    Exit code: 0 it is written, 1 the name is none, or the folder exists.
+    """
+    files = scaffold(name, Path(output))
+    for file in files:
+        print(clean(str(file)))
+    say(f"next: cd {Path(output) / name}, pip install -e '.[test]', pytest; its README.md has the rest")
+    return OK
 
 
 def _described(found: Found) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rich.text import Text
 from policyengine.agent import Agent
 from policyengine.cli import AT_FAULT, OK, ONLY_WARNINGS
 from policyengine.cli.loading import load
-from policyengine.cli.options import json_option, layers, strict_option
+from policyengine.cli.options import json_option, layers, load_format, strict_option
 from policyengine.cli.output import print_json, terminal
 from policyengine.errors import UsageError
 from policyengine.inspection import Finding, inspect_parts
@@ -32,6 +32,7 @@ from policyengine.visible import clean_line
 @layers
 @click.option("--no-color", is_flag=True, help="Print without colours.")
 @strict_option
+@load_format()
 @json_option
 def command(
     reference: str,

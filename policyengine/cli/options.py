@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from policyengine.cli import FORMAT
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 policy_option = click.option(
@@ -24,6 +26,31 @@ folder_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine output on stdout.")
 strict_option = click.option("--strict", is_flag=True, help="Exit with 3 where there are only warnings.")
 allow_empty_option = click.option("--allow-empty", is_flag=True, help="Exit with 0 where there is nothing to do.")
+
+
+def _keep_form(ctx: click.Context, _option: click.Parameter, form: str | None) -> str | None:
+    """Remember the form for a policy that cannot be loaded at all; `Verbs` then reports its problems."""
+    if form is not None and form != "full":
+        ctx.meta[FORMAT] = form
+    return form
+
+
+_FORMS = click.Choice(["full", "short", "json", "github"])
+
+form_option = click.option(
+    "--format", "form", type=_FORMS, default="full", show_default=True, help="How problems are written."
+)
+"""`--format` of a verb that reports problems itself, passed as `form`."""
+
+
+def load_format(*names: str) -> Callable[[F], F]:
+    """Return the option that says how the problems of a policy are written which a verb only loads.
+
+    It is not passed: these problems end the verb, and are reported for it.
+    """
+    about = "How the problems of a policy that cannot be used are written."
+    facts: Any = {"type": _FORMS, "default": "full", "show_default": True, "expose_value": False}
+    return click.option(*(names or ("--format",)), callback=_keep_form, help=about, **facts)
 
 
 def policy_source(verb: F) -> F:

@@ -10,10 +10,14 @@ import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any, Literal
 
+import click
 from loguru import logger
 from rich.console import Console
 from rich.table import Table
 
+from policyengine.cli import FORMAT
+from policyengine.errors import ConfigError, ExtensionError
+from policyengine.policy.problems import Format, problems_of, render
 from policyengine.visible import clean
 
 WIDE = 400
@@ -56,6 +60,19 @@ def aside(as_json: bool) -> AbstractContextManager[Any]:
 def say(text: str) -> None:
     """Print a diagnostic on stderr."""
     print(clean(text), file=sys.stderr)
+
+
+def report(error: ConfigError | ExtensionError) -> None:
+    """Print why a policy cannot be used, in the form that `--format` asked for: one for programs on stdout."""
+    context = click.get_current_context(silent=True)
+    form: Format = context.meta.get(FORMAT, "full") if context else "full"
+    text = render(problems_of(error), form)
+    if form == "json":
+        print_json({"ok": False, "problems": json.loads(text)})
+    elif form == "github":
+        print(text)
+    else:
+        say(text)
 
 
 def configure_logging() -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
 from policyengine.cli.loading import load
-from policyengine.cli.options import allow_empty_option, json_option, layers, strict_option
+from policyengine.cli.options import allow_empty_option, json_option, layers, load_format, strict_option
 from policyengine.cli.output import aside, print_json, say, table, terminal
 from policyengine.prove import UNPROVEN, Proved, prove
 from policyengine.visible import clean, clean_line
@@ -32,6 +32,7 @@ class Proofs(msgspec.Struct, frozen=True):
 @layers
 @strict_option
 @allow_empty_option
+@load_format()
 @json_option
 def command(
     policies: tuple[str, ...],

@@ -18,7 +18,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from policyengine.cli import AT_FAULT, NOTHING, OK
-from policyengine.cli.options import allow_empty_option, json_option, policy_source
+from policyengine.cli.options import allow_empty_option, json_option, load_format, policy_source
 from policyengine.cli.output import print_json, say, table, terminal
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
@@ -58,6 +58,7 @@ class Totals(msgspec.Struct):
 @click.option("--format", "form", metavar="NAME", help="Read every file as this format instead of recognising it.")
 @click.option("--no-color", is_flag=True, help="Print without colours.")
 @allow_empty_option
+@load_format("--problem-format")
 @json_option
 def command(
     paths: tuple[str, ...],

@@ -18,7 +18,7 @@ import msgspec
 
 from policyengine.agent import Agent
 from policyengine.cli import COULD_NOT, INTERRUPTED, OK, STOPPED, WAITING
-from policyengine.cli.options import json_option, policy_source
+from policyengine.cli.options import json_option, load_format, policy_source
 from policyengine.cli.output import aside, print_json, terminal
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
@@ -60,6 +60,7 @@ def read_duration(ctx: click.Context, param: click.Parameter, value: str | None)
 @click.option("--delay", callback=read_duration, metavar="TIME", help="Wait so long before each request (200ms, 2s).")
 @click.option("--async", "asynchronous", is_flag=True, help="Use the asyncio driver.")
 @click.option("--no-color", is_flag=True, help="Print without colours.")
+@load_format()
 @json_option
 def command(
     task: str | None,
@@ -101,7 +102,8 @@ def command(
                 listeners=[decision_log.heard, view.heard] if decision_log else [view.heard],
                 pin="iteration" if watch else None,
             )
-        played = as_protocol(played, protocol or engine.snapshot.policy.protocol)
+        declared = bool(engine.snapshot.policy.parsing_of(ScriptedModel.name).forms)
+        played = as_protocol(played, protocol or engine.snapshot.policy.protocol, declared=declared)
         with aside(as_json):
             agent = make_agent(engine, played, tools, delay)
         watching = engine.watch() if watch else None
@@ -177,15 +179,18 @@ def work(agent: Agent, task: str, protocol: str, *, asynchronous: bool) -> Outco
     return agent.run(task, protocol=protocol)
 
 
-def as_protocol(script: Script, protocol: str) -> Script:
+def as_protocol(script: Script, protocol: str, *, declared: bool = False) -> Script:
     """Return a script that speaks `protocol` (`auto`: its own).
 
     A native script becomes a text one by making its calls one at a time, which is all that protocol allows, and by
     writing its answer as the protocol wants it. A script written for the text protocol is deliberate down to the
-    letter: in the native protocol its texts are said as they are.
+    letter: in the native protocol its texts are said as they are. So are those of any script where the policy declares
+    a text protocol of its own: nobody else knows how a call is written in it.
     """
     if protocol in ("auto", script.protocol):
         return script
+    if declared and protocol == "text":
+        return msgspec.structs.replace(script, protocol=protocol)
     turns = script.turns
     if protocol == "text":
         turns = tuple(part for turn in turns for part in _text_turns(turn))

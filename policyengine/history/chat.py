@@ -29,7 +29,9 @@ def as_mappings(messages: Sequence[Mapping[str, Any] | Message], shape: str) -> 
     for index, message in enumerate(made):
         other = _other_shape(message, shape)
         if other:
-            raise UsageError(f"message {index} is not in the shape {shape!r} but looks like {other!r}: say so by `shape`")
+            raise UsageError(
+                f"message {index} is not in the shape {shape!r} but looks like {other!r}: say so by `shape`"
+            )
     return made
 
 

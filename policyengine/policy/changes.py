@@ -76,7 +76,8 @@ def _differs(before: PolicySnapshot, after: PolicySnapshot, rule_id: str) -> boo
 
 
 def _unplaced(rule: Rule) -> Rule:
-    return msgspec.structs.replace(rule, position=_NOWHERE)
+    exceptions = tuple(msgspec.structs.replace(entry, position=_NOWHERE) for entry in rule.exceptions)
+    return msgspec.structs.replace(rule, position=_NOWHERE, exceptions=exceptions)
 
 
 def _settings(before: Policy, after: Policy) -> tuple[str, ...]:

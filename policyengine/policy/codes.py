@@ -52,6 +52,7 @@ CODES: dict[str, str] = {
     "S213": "There is no mode `off` (a boolean for other YAML readers); a rule that must not run is `disabled`.",
     "S214": "A policy may have at most 1000 rules.",
     "S215": "The settings contradict each other.",
+    "S216": 'A day is written as year, month and day, in quotes, such as "2026-12-31".',
     # layers
     "M301": "There is no shipped policy of this name.",
     "M302": "A file named in `extends` does not exist.",
@@ -66,6 +67,8 @@ CODES: dict[str, str] = {
     "M311": "This key has no place in a file of this kind.",
     "M312": "The entry to remove is not in the list.",
     "M313": "A policy may be made of at most 64 files.",
+    "M314": "A lower layer locked the rule, and what this layer changes is not stricter.",
+    "M315": "Layers that lock a rule must be a complete policy without the layers above, to be compared with.",
     # extensions and packages
     "X401": "No extension of this name is built in, installed or in the extensions folder.",
     "X402": "Installed does not mean active: a package must be listed under `requires.extensions` to be used.",
@@ -79,7 +82,7 @@ CODES: dict[str, str] = {
     # references and reachability
     "R501": "There is no hook point of this name.",
     "R502": "The extension does not implement this hook point, so the rule would never be called there.",
-    "R503": "The order names a rule that does not exist.",
+    "R503": "An order or an exception names a rule that does not exist.",
     "R504": "The rules are ordered in a circle.",
     "R505": "The selector admits nothing, so the rule can never fire.",
     "R506": "The selector has no effect, because none of the rule's hook points has a tool.",
@@ -88,6 +91,10 @@ CODES: dict[str, str] = {
     "R509": "The prefix can never match, because results are compared without leading blanks.",
     "R510": "The options cannot work as configured, by the extension's own check.",
     "R511": "The options are likely not to work as meant, by the extension's own check.",
+    "R512": "The exception has expired: it does not apply any more, and can be removed or renewed.",
+    "R513": "The exception can never apply, because no event of its rule is of that kind.",
+    "R514": "The kill switch is on: every rule is asked and none has an effect.",
+    "R515": "A rollout of 0 percent includes no run, so the rule is never called.",
     # environment
     "E801": "The policy needs another version of the engine.",
     "E802": "The file cannot be read.",
@@ -99,6 +106,13 @@ CODES: dict[str, str] = {
     ),
     "E806": "The files of the policy kept changing while they were read; the last good policy stays in force.",
     "E807": "The policy could not be built because of an unexpected error; the last good policy stays in force.",
+    "E808": "The environment variable is not set, and there is no default for it.",
+    "E809": "The text of the environment variable does not fit the setting; it is never shown, since it may be secret.",
+    "E810": "An environment variable is one value; mappings and lists are written in the policy.",
+    "E811": (
+        "Which extensions, packages and templates a policy is made of, and in which order, cannot come from the "
+        "environment."
+    ),
 }
 """Explanation of every code."""
 

@@ -12,6 +12,7 @@ import msgspec
 from policyengine.policy.model import Layer, Policy
 from policyengine.policy.wording import shown
 
+ENV = "$env"
 _DELETED = {"$delete": True}
 
 
@@ -51,7 +52,21 @@ def _bare(path: str) -> str:
     return path.replace('"', "").strip().rstrip(".")
 
 
+def shown_value(value: Any) -> str:
+    """Return a value as it was written, on one line; lists and mappings in full."""
+    return _item(value) if isinstance(value, dict) else _full(value)
+
+
 def _full(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(shown(item) for item in value) + "]"
+        return "[" + ", ".join(_item(item) for item in value) + "]"
+    if isinstance(value, dict) and ENV in value:
+        return f"$env {value[ENV]}"
     return "removed" if value == _DELETED else shown(value)
+
+
+def _item(value: Any) -> str:
+    """Return an item of a list; a mapping in full, since its parts have no paths of their own."""
+    if isinstance(value, dict) and value and ENV not in value:
+        return "{" + ", ".join(f"{name}: {_item(part)}" for name, part in value.items()) + "}"
+    return _full(value)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from policyengine.errors import ConfigError
 from policyengine.policy.json5text import read_json5
@@ -134,6 +135,13 @@ class Reader:
             if content is not None:
                 self._record(f"{name}/{relative}", str(path), content)
 
+    def variable(self, name: str, text: str | None) -> None:
+        """Add an environment variable to the digest: with another text it is another policy."""
+        for part in (f"$env {name}", "" if text is None else f"={text}"):
+            content = part.encode("utf-8", "surrogatepass")
+            self._digest.update(len(content).to_bytes(8, "big"))
+            self._digest.update(content)
+
     def look_for(self, path: Path | None) -> None:
         """Note a file or directory that is looked for, whether it exists or not (see `ConfigError.tried`)."""
         if path is not None and "\0" not in str(path):
@@ -176,7 +184,11 @@ class Reader:
                 return self._catalogue()[place.key.removeprefix("policy:")].read_bytes()
             if not place.path.is_file():
                 exists = place.path.exists()
-                self._unreadable(place, entry, "not a regular file" if exists else "there is no such file", exists)
+                reason = "not a regular file" if exists else "there is no such file"
+                if place.path.is_dir():
+                    self._unreadable(place, entry, "it is a directory", exists, _inside(place.path, place.file))
+                else:
+                    self._unreadable(place, entry, reason, exists)
                 return None
             with place.path.open("rb") as stream:
                 return stream.read(MAX_BYTES + 1)
@@ -186,12 +198,12 @@ class Reader:
             self._unreadable(place, entry, str(error), True)
         return None
 
-    def _unreadable(self, place: _Place, entry: Node | None, reason: str, exists: bool) -> None:
+    def _unreadable(self, place: _Place, entry: Node | None, reason: str, exists: bool, help: str = "") -> None:
         message = f"{place.file} cannot be read: {reason}"
         if entry is None:
-            self.problems.append(self.sources.problem("E802", message, Position(place.file)))
+            self.problems.append(self.sources.problem("E802", message, Position(place.file), help=help))
         else:
-            self._at(entry, "E802" if exists else "M302", message)
+            self._at(entry, "E802" if exists else "M302", message, help)
 
     def _at(self, node: Node, code: str, message: str, help: str = "") -> None:
         self.problems.append(self.sources.at_value(code, message, node, ("extends",), help=help))
@@ -234,7 +246,10 @@ class Reader:
         found = validate(schema, header, self.sources)
         other = _HEADERS["Policy" if kind == "Overlay" else "Overlay"]
         if any(problem.path == "kind" for problem in found):
+            advice = _other_kind(document.root.data, kind, file) if not self._active else _NOT_BELOW
             found = [problem for problem in found if problem.path in ("apiVersion", "kind")]
+            if header.data.get("kind") in tuple(_HEADERS):
+                found = [replace(item, help=advice) if item.path == "kind" else item for item in found]
         else:
             for key in [key for key in other if key not in schema and key in fields]:
                 message = f"`{key}` has no place in a file of kind {kind}"
@@ -271,10 +286,33 @@ class Reader:
         if entry is None:
             if os.path.isfile(name):
                 advice = f"a file without a suffix is named with a slash: ./{name}"
+            elif os.path.isdir(name):
+                advice = f"{name} is a directory; {_inside(Path(name), f'./{name}')}"
             self.problems.append(self.sources.problem("M301", message, at, help=advice))
         else:
             self._at(entry, "M301", message, advice)
         return None
+
+
+_NOT_BELOW = "a policy extends policies; an overlay is given with `--overlay`"
+
+
+def _other_kind(data: dict[str, Any], kind: Kind, file: str) -> str:
+    """Say where a file belongs that is of the other kind than is needed."""
+    if kind == "Overlay":
+        return "this is a policy: give it as the policy; what lies on top of one is of kind Overlay"
+    target = data.get("target")
+    below = f", on top of the policy {target!r}" if isinstance(target, str) else ", on top of a policy"
+    return f"this is an overlay: give it as `--overlay {file}`{below}"
+
+
+def _inside(folder: Path, name: str) -> str:
+    """Say how a policy in a directory is named, by one that is there."""
+    try:
+        files = sorted(path.name for path in folder.iterdir() if path.suffix in SUFFIXES)
+    except OSError:
+        files = []
+    return f"name the file in it: {os.path.join(name, files[0] if files else 'policy.yaml')}"
 
 
 def _real(path: Path) -> str:

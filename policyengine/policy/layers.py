@@ -9,9 +9,11 @@ list of a lower layer, `$replace` is the same as writing the list. A bare null i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from policyengine.policy.environment import ENV, form_fault, is_variable
 from policyengine.policy.files import LayerFile
 from policyengine.policy.model import Layer
 from policyengine.policy.nodes import Node, Sources, mapping, walk
@@ -19,6 +21,8 @@ from policyengine.policy.problems import Problem
 from policyengine.policy.wording import KeyPath, dotted, shown, suggestion
 
 DELETE = "$delete"
+_GLUED = re.compile(r"([\w-]{1,50}):([^\s:]{1,50})\Z")
+"""A key that is a key and its value: `{effect:read}` has no value in YAML."""
 LIST_OPERATORS = ("$append", "$prepend", "$remove", "$replace")
 _OPERATORS = (DELETE, *LIST_OPERATORS)
 
@@ -48,16 +52,26 @@ class Merged:
         for path, node in walk(settings):
             if node.data is None:
                 advice = "write `{}` for an empty mapping, or `{$delete: true}` to remove what a lower layer says"
+                if path and isinstance(path[-1], str) and (glued := _GLUED.match(path[-1])):
+                    advice = f"put a blank after the colon: `{glued[1]}: {glued[2]}`"
                 self._report("M305", "a bare null says nothing", node, path, help=advice)
             marks = [key for key in node.fields if key.startswith("$")]
-            if marks:
+            if is_variable(node):
+                self._scan_variable(node, path)
+            elif marks:
                 self._scan_operator(node, path, marks)
+
+    def _scan_variable(self, node: Node, path: KeyPath) -> None:
+        fault = form_fault(node)
+        if fault is None and not path:
+            fault = "a variable stands for one value, not for a whole file", ENV
+        if fault is not None:
+            message, key = fault
+            self._report("M308", message, node.fields[key], (*path, key))
 
     def _scan_operator(self, node: Node, path: KeyPath, marks: list[str]) -> None:
         first = node.fields[marks[0]]
-        if "$env" in marks:
-            self._report("S212", "`$env` is not supported yet", node.fields["$env"], (*path, "$env"))
-        elif unknown := [key for key in marks if key not in _OPERATORS]:
+        if unknown := [key for key in marks if key not in _OPERATORS]:
             advice = suggestion(unknown[0], _OPERATORS)
             self._report("M308", "unknown operator", node.fields[unknown[0]], (*path, unknown[0]), help=advice)
         elif len(marks) < len(node.fields):
@@ -97,7 +111,7 @@ class Merged:
             return None
         if operators:
             return self._operate(base, over, path)
-        if isinstance(base.children, dict) and isinstance(over.children, dict):
+        if _merges(base) and _merges(over):
             if len(path) == 2 and path[0] == "extensions" and _used(base, path) != _used(over, path, _used(base, path)):
                 return self._reused(base, over, path)
             return self._fields(base, over, path)
@@ -126,7 +140,7 @@ class Merged:
             self._report("M309", "there is no list to change here", node, path, help=advice)
             return None
         is_rule = len(path) == 2 and path[0] == "extensions"
-        if is_rule and self._overlay and isinstance(node.children, dict) and "use" not in node.fields:
+        if is_rule and self._overlay and _merges(node) and "use" not in node.fields:
             advice = suggestion(str(path[1]), siblings, "rules")
             note = "to add a rule, say which extension it uses: `use: NAME`"
             self._report("M306", "the target has no such rule", node, path, help=advice, note=note)
@@ -169,7 +183,12 @@ def _with_history(node: Node, history: tuple[Layer, ...]) -> Node:
 
 
 def _operators(node: Node) -> tuple[str, ...]:
-    return tuple(key for key in node.fields if key.startswith("$"))
+    return tuple(key for key in node.fields if key.startswith("$") and key != ENV)
+
+
+def _merges(node: Node) -> bool:
+    """Return whether a node is a mapping that merges by key; a variable is one value."""
+    return isinstance(node.children, dict) and not is_variable(node)
 
 
 def _used(rule: Node, path: KeyPath, default: str | None = None) -> Any:

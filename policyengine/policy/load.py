@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import date
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -18,19 +19,27 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from policyengine.errors import ConfigError
 from policyengine.extension import Extension
 from policyengine.messages import Failure, ToolFacts
 from policyengine.parsing.forms import Form
+from policyengine.policy.advice import advise
+from policyengine.policy.days import today as utc_today
 from policyengine.policy.defaults import fill
 from policyengine.policy.durations import seconds
+from policyengine.policy.environment import Environment, resolve, variable_of
+from policyengine.policy.exceptions import read_exceptions
 from policyengine.policy.files import LayerFile, Reader
 from policyengine.policy.layers import Merged, provenance
+from policyengine.policy.locks import broken_locks, has_locks
 from policyengine.policy.model import Interventions, Log, ModelFacts, Parsing, Planning, Policy, Reload, Rule
 from policyengine.policy.nodes import Node, Sources, mapping
 from policyengine.policy.problems import Position, Problem, in_order
 from policyengine.policy.rules import RuleReader, in_run_order, texts
 from policyengine.policy.schema import MAX_RULES, SETTINGS
+from policyengine.policy.stricter import Look, looking
 from policyengine.policy.validate import validate
 from policyengine.policy.versions import clauses, fit
 from policyengine.policy.wording import dotted
@@ -82,28 +91,33 @@ def load_policy(
     yaml_loader: YamlLoader = "auto",
     root: Path | None = None,
     shipped: Traversable | None = None,
+    env: Mapping[str, str] | None = None,
+    today: date | None = None,
 ) -> Policy:
     """Load a shipped policy by name, or a policy file, with the overlays on top.
 
     A source is a file if it has a slash or a suffix (`./name` for a file without one); a shipped name always means
     the shipped policy. Files named inside the policy must lie in `root`
     (default: the directory of the policy). `shipped` replaces the folder of shipped policies. Without a registry
-    (`None`) extensions and packages are not looked up: what only they can tell is left unchecked.
+    (`None`) extensions and packages are not looked up: what only they can tell is left unchecked. `env` stands for
+    the variables of the process, and `today` for the present day in UTC.
     Raises ConfigError with all problems of the first phase that has any.
     """
     reader = Reader(yaml_loader, root=root, shipped=shipped)
-    return _load(reader, reader.policy(source), overlays, registry)
+    return _load(reader, reader.policy(source), overlays, registry, Environment(env), today)
 
 
 def load_policy_text(
     text: str | bytes,
     name: str = "policy.yaml",
     *,
-    registry: Registry,
+    registry: Registry | None,
     overlays: Sequence[str | Path] = (),
     yaml_loader: YamlLoader = "auto",
     folder: Path | None = None,
     shipped: Traversable | None = None,
+    env: Mapping[str, str] | None = None,
+    today: date | None = None,
 ) -> Policy:
     """Load a policy given as text. `name` is its file in positions; a name in `.json5` or `.json` is read as such.
 
@@ -111,10 +125,17 @@ def load_policy_text(
     """
     reader = Reader(yaml_loader, shipped=shipped)
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return _load(reader, reader.text(content, name, folder), overlays, registry)
+    return _load(reader, reader.text(content, name, folder), overlays, registry, Environment(env), today)
 
 
-def _load(reader: Reader, own: LayerFile | None, overlays: Sequence[str | Path], registry: Registry | None) -> Policy:
+def _load(
+    reader: Reader,
+    own: LayerFile | None,
+    overlays: Sequence[str | Path],
+    registry: Registry | None,
+    environment: Environment,
+    today: date | None,
+) -> Policy:
     above = [reader.overlay(Path(path)) for path in overlays]
     if own is not None:
         for overlay in above:
@@ -124,10 +145,24 @@ def _load(reader: Reader, own: LayerFile | None, overlays: Sequence[str | Path],
         assert own is not None
         merged = Merged(reader.layers, reader.sources)
         _raise(merged.problems)
-        return _Checker(reader, merged, own, registry).policy()
+        if has_locks(reader.layers):
+            _raise(_broken_locks(reader, own, registry, environment, today or utc_today()))
+        return _Checker(reader, merged, own, registry, environment, today or utc_today()).policy()
     except ConfigError as error:
         error.tried = tuple(dict.fromkeys(reader.tried))
         raise
+
+
+def _broken_locks(
+    reader: Reader, own: LayerFile, registry: Registry | None, environment: Environment, today: date
+) -> list[Problem]:
+    def build(merged: Merged) -> Policy:
+        return _Checker(reader, merged, own, registry, environment, today).lower()
+
+    def look(policy: Policy) -> Look:
+        return looking(registry, policy) if registry is not None else lambda name: None
+
+    return broken_locks(reader.layers, reader.sources, build, look, today)
 
 
 def _check_target(reader: Reader, overlay: LayerFile | None, own: LayerFile) -> None:
@@ -146,36 +181,66 @@ def _raise(problems: list[Problem]) -> None:
 class _Checker:
     """The last phase: settings, rules, references."""
 
-    def __init__(self, reader: Reader, merged: Merged, own: LayerFile, registry: Registry | None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        merged: Merged,
+        own: LayerFile,
+        registry: Registry | None,
+        environment: Environment,
+        today: date,
+    ) -> None:
         self._reader = reader
         self._sources: Sources = reader.sources
         self._merged = merged
         self._own = own
         self._registry = registry
+        self._environment = environment
+        self._today = today
+        self._root = merged.root
         self._problems: list[Problem] = []
         self._warnings: list[Problem] = list(reader.warnings)
 
     def policy(self) -> Policy:
         """Return the policy, or raise ConfigError."""
-        written, rules_node = self._merged.root, self._written("extensions")
+        root, rules, tools = self._effective()
+        prompts = self._prompts(root.fields["prompts"])
+        if not self._written("extensions").fields:
+            self._warn("R507", "the policy has no rules, so it changes nothing", self._own.root)
+        if root.data["kill_switch"]:
+            self._warn("R514", "no rule has an effect", root.fields["kill_switch"], ("kill_switch",))
+        _raise(self._problems)
+        for name, text in sorted(self._environment.used.items()):
+            self._reader.variable(name, text)
+        return self._build(root, rules, tools, prompts)
+
+    def lower(self) -> Policy:
+        """Return the policy that only the lower layers make, without its prompts, or raise ConfigError."""
+        root, rules, tools = self._effective()
+        _raise(self._problems)
+        return self._build(root, rules, tools, ())
+
+    def _effective(self) -> tuple[Node, list[Rule], tuple[tuple[str, ToolFacts], ...]]:
+        """Return the settings with all defaults, the rules in run order and the facts about tools."""
+        resolved = resolve(SETTINGS, self._merged.root, self._sources, self._environment)
+        self._problems += resolved.problems
+        self._root = written = resolved.node
+        rules_node = self._written("extensions")
         count = len(rules_node.fields)
         if count > MAX_RULES:
             _raise([self._sources.at_key("S214", f"{count} rules; at most {MAX_RULES}", rules_node, ("extensions",))])
-        self._problems += validate(SETTINGS, written, self._sources)
+        self._problems += [
+            problem for problem in validate(SETTINGS, written, self._sources) if problem.path not in resolved.missing
+        ]
         self._check_engine()
         sound = _sound(written, self._problems)
         root = fill(SETTINGS, sound)
         rules, root = self._rules(root)
-        tools = self._tools(root.fields["tools"])
-        prompts = self._prompts(root.fields["prompts"])
-        if not count:
-            self._warn("R507", "the policy has no rules, so it changes nothing", self._own.root)
-        _raise(self._problems)
-        return self._build(root, rules, tools, prompts)
+        return root, rules, self._tools(root.fields["tools"])
 
     def _written(self, name: str) -> Node:
         """Return a section as it was written; an empty mapping if it was not."""
-        return self._merged.root.fields.get(name) or Node({}, self._own.root.at, children={})
+        return self._root.fields.get(name) or Node({}, self._own.root.at, children={})
 
     def _build(
         self, root: Node, rules: list[Rule], tools: tuple[tuple[str, ToolFacts], ...], prompts: tuple[str, ...]
@@ -201,6 +266,7 @@ class _Checker:
                 own_position.where if own_position else Position("default"),
             ),
             wind_down_rounds=data["wind_down"]["rounds"],
+            kill_switch=data["kill_switch"],
             prompts=prompts,
             log=Log(tuple(data["log"]["include"])),
             reload=Reload(data["reload"]["pin"], _seconds(data["reload"]["settle"])),
@@ -235,7 +301,7 @@ class _Checker:
         """Return the rules in run order, and the settings with the defaults of every rule filled in."""
         written, packages = root.fields["extensions"], root.fields["requires"].fields["extensions"]
         ids = list(self._written("extensions").fields)
-        reader = RuleReader(self._registry, self._sources, root.fields["defaults"], packages, ids)
+        reader = RuleReader(self._registry, self._sources, root.fields["defaults"], packages, ids, self._environment)
         rules: list[Rule] = []
         nodes: dict[str, Node] = {}
         for name, node in written.fields.items():
@@ -244,11 +310,18 @@ class _Checker:
                 rules.append(rule)
         if self._registry is not None:
             self._check_unused_packages(reader, packages)
-        self._problems += reader.problems
+        self._problems = [*advise(self._problems, self._written("extensions"), reader.options_of), *reader.problems]
         self._warnings += reader.warnings
         if len(rules) == len(ids):
             rules, circle = in_run_order(rules, nodes, self._sources)
             self._problems += circle
+        exceptions = read_exceptions(root.fields["exceptions"], ids, rules, reader.hooks, self._today, self._sources)
+        self._problems += exceptions.problems
+        self._warnings += exceptions.warnings
+        rules = [
+            msgspec.structs.replace(rule, exceptions=exceptions.of[rule.id]) if rule.id in exceptions.of else rule
+            for rule in rules
+        ]
         return rules, mapping({**root.fields, "extensions": mapping(nodes, written)}, root)
 
     def _check_unused_packages(self, reader: RuleReader, packages: Node) -> None:
@@ -273,7 +346,9 @@ class _Checker:
             for prefix in texts(prefixes):
                 if prefixes is not None and prefix != prefix.lstrip():
                     path = ("tools", pattern, "failure", "text_prefix")
-                    message = f"{prefix!r} never matches: results are compared without leading blanks"
+                    name = variable_of(prefixes)
+                    quoted = f"$env {name}" if name else repr(prefix)
+                    message = f"{quoted} never matches: results are compared without leading blanks"
                     self._problems.append(self._sources.at_value("R509", message, prefixes, path))
             facts = ToolFacts(
                 effect=tool.data.get("effect", "exec"),

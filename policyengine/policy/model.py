@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from typing import Any, Literal
 
 import msgspec
@@ -46,12 +47,54 @@ def matches(patterns: tuple[str, ...], value: str) -> bool:
     return not positive or any(fnmatchcase(value, pattern) for pattern in positive)
 
 
+class Rollout(msgspec.Struct, frozen=True, omit_defaults=True):
+    """For which part of all runs a rule is not `disabled`.
+
+    A run is in or out by the hash of `salt` and of what `by` names, so it is the same for every run with that name, in
+    every process. A run that is in stays in when `percent` rises.
+    """
+
+    percent: float
+    by: Literal["run_id", "agent", "conversation"] = "run_id"
+    salt: str = ""
+
+    def includes(self, name: str) -> bool:
+        """Return whether the run, agent or conversation of this name is in."""
+        digest = sha256(f"{self.salt}\0{name}".encode("utf-8", "surrogatepass")).digest()
+        return int.from_bytes(digest[:8], "big") % _SLICES < round(self.percent * _SLICES / 100)
+
+
+_SLICES = 1_000_000
+"""Into how many equal parts a rollout divides all runs."""
+
+
+class Exemption(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry under `exceptions:`: for these events its rule has no effect, to the end of the day `expires` (UTC).
+
+    The rule is asked all the same, so that its state counts. Where `when` names tools, no event without one is meant.
+    """
+
+    expires: str
+    owner: str
+    reason: str
+    position: Position
+    when: When = When()
+
+    def covers(self, tool: str | None, agent: str, day: str) -> bool:
+        """Return whether an event of this tool and agent is excepted on a day (`2026-12-31`)."""
+        if day > self.expires or (tool is None and self.when.tool):
+            return False
+        return self.when.admits(tool, agent)
+
+
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     """One entry under `extensions:`.
 
     `position` is where the topmost layer that says something about the rule says it. `at` are hook points in policy
     spelling (empty = every hook the extension implements). `options` is the complete
-    `with:` mapping, defaults filled in. `timeout_s` is in seconds.
+    `with:` mapping, defaults filled in. `timeout_s` is in seconds. `variables` are the environment variables that
+    options come from: their values may be secret. `exceptions` are those from its effect.
+    `rollout` is `None` where the rule is for every run. Layers above one that says `locked` may only tighten the rule.
     """
 
     id: str
@@ -65,6 +108,10 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     when: When = When()
     after: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    exceptions: tuple[Exemption, ...] = ()
+    rollout: Rollout | None = None
+    locked: bool = False
 
 
 class Parsing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -143,7 +190,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     content. `tool_results` says whether the model reads a result as its text, or as one JSON envelope that has the
     same shape for success and every failure. `models` are facts and settings by model pattern. `provenance` maps
     every dotted key path to its layers, lowest first; the last one is in force.
-    `warnings` did not prevent loading.
+    `warnings` did not prevent loading. With `kill_switch` no rule has an effect in any run of the engine.
     """
 
     name: str
@@ -159,6 +206,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     plan: Planning = Planning()
     interventions: Interventions = Interventions()
     wind_down_rounds: int = 2
+    kill_switch: bool = False
     prompts: tuple[str, ...] = ()
     log: Log = Log()
     reload: Reload = Reload()

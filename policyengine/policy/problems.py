@@ -12,6 +12,7 @@ from unicodedata import combining, east_asian_width
 
 import msgspec
 
+from policyengine.errors import ConfigError, ExtensionError
 from policyengine.visible import clean, clean_line
 
 Format = Literal["short", "full", "json", "github"]
@@ -75,6 +76,17 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         path = f"{self.path}: " if self.path else ""
         extra = "".join(f"\n{label}: {text}" for label, text in (("help", self.help), ("note", self.note)) if text)
         return f"::{self.severity} {listed}::{_data(path + self.message + extra)}"
+
+
+BROKEN_EXTENSION = "X406"
+"""Code of an extension that cannot be used, where nobody gives a position in the policy."""
+
+
+def problems_of(error: ConfigError | ExtensionError, source: str = "") -> tuple[Problem, ...]:
+    """Return what an error says as problems; `source` is the policy that an extension without position belongs to."""
+    if isinstance(error, ConfigError):
+        return error.problems
+    return (Problem(BROKEN_EXTENSION, str(error), Position(source or error.origin)),)
 
 
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:

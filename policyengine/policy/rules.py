@@ -16,14 +16,15 @@ from policyengine.extension import Extension, Options
 from policyengine.hooks import BY_METHOD, HOOKS
 from policyengine.policy.defaults import fill
 from policyengine.policy.durations import seconds
-from policyengine.policy.model import Rule, When
+from policyengine.policy.environment import Environment, redacted, resolve, unresolved
+from policyengine.policy.model import Rollout, Rule, When
 from policyengine.policy.nodes import BUILT_IN, Node, Sources, built_in, mapping
 from policyengine.policy.order import arrange
 from policyengine.policy.problems import Problem
 from policyengine.policy.validate import validate
 from policyengine.policy.validator import prepare
 from policyengine.policy.versions import clauses, fit
-from policyengine.policy.wording import KeyPath, listed, suggestion
+from policyengine.policy.wording import KeyPath, closest, listed, suggestion
 
 if TYPE_CHECKING:
     from policyengine.policy.load import Found, Registry
@@ -49,13 +50,22 @@ class RuleReader:
     """Reads rules one by one and keeps every problem found on the way."""
 
     def __init__(
-        self, registry: Registry | None, sources: Sources, defaults: Node, packages: Node, ids: Iterable[str]
+        self,
+        registry: Registry | None,
+        sources: Sources,
+        defaults: Node,
+        packages: Node,
+        ids: Iterable[str],
+        environment: Environment,
     ) -> None:
         self._registry: Registry | None = registry
         self._sources = sources
         self._defaults = defaults
         self._packages = {_normal(name): child for name, child in packages.fields.items()}
         self._ids = list(ids)
+        self._environment = environment
+        self._values: dict[str, str] = {}
+        self.hooks: dict[str, tuple[str, ...]] = {}
         self._prepared: dict[str, Any] = {}
         # A registry that can be narrowed does not even import what the policy does not list.
         narrow = getattr(registry, "allowing", None)
@@ -67,12 +77,14 @@ class RuleReader:
     def read(self, id: str, node: Node) -> tuple[Rule | None, Node]:
         """Return the rule (`None` if it has problems) and its node with all defaults filled in."""
         before, path = len(self.problems), ("extensions", id)
+        self._values = {}
         found, use = self._found(id, node, path)
         if found is None:
             return None, node
         options = self._options(found, use, node, path)
         at = self._at(found, use, node, path)
-        when = self._when(node, at or found.hooks, path)
+        self.hooks[id] = at or found.hooks
+        when = self._when(node, self.hooks[id], path)
         after, before_ids = (self._order(id, node, part, path) for part in ("after", "before"))
         fields = {name: self._setting(node, name) for name in ("mode", "on_error", "timeout")}
         timeout = seconds(fields["timeout"].data)
@@ -83,7 +95,24 @@ class RuleReader:
             return None, filled
         position = node.layers[-1].position  # the topmost file that says something about the rule
         mode, on_error = cast(Any, fields["mode"].data), cast(Any, fields["on_error"].data)
-        return Rule(id, use, position, at, options.data, mode, on_error, timeout, when, after, before_ids), filled
+        hidden, rollout = tuple(self._values), self._rollout(id, node, path)
+        rule = Rule(
+            id,
+            use,
+            position,
+            at,
+            options.data,
+            mode,
+            on_error,
+            timeout,
+            when,
+            after,
+            before_ids,
+            hidden,
+            rollout=rollout,
+            locked="locked" in node.fields and node.fields["locked"].data,
+        )
+        return rule, filled
 
     def _report(
         self, code: str, message: str, node: Node, path: KeyPath, *, warning: bool = False, **facts: Any
@@ -118,6 +147,8 @@ class RuleReader:
             if "." in use:
                 note = "only packages that the policy lists under `requires.extensions` are looked at"
             advice = suggestion(use, self._registry.names())
+            if "." in use and closest(use, self._registry.names()) is None:
+                advice = "if it is a file of a drop-in folder, name the folder: `--folder DIR`"
             self._report("X401", f"there is no extension {use!r}", place, where, help=advice, note=note)
             return None, use
         if not found.builtin and found.distribution:
@@ -138,6 +169,14 @@ class RuleReader:
     def uses_package(self, name: str) -> bool:
         """Return whether any rule read so far comes from this package."""
         return _normal(name) in self._used_packages
+
+    def options_of(self, use: str) -> tuple[str, ...]:
+        """Return the names of an extension's options; none where it cannot be looked up."""
+        try:
+            found = self._allowed.get(use) if self._allowed is not None else None
+        except ExtensionError:
+            found = None
+        return tuple(found.cls.options) if found is not None else ()
 
     def check_version(self, name: str, version: str, wanted: Node) -> None:
         """Report a package whose version is not in the range the policy asks for."""
@@ -163,14 +202,16 @@ class RuleReader:
         schema = found.cls.options
         node = rule.fields.get("with") or Node({}, BUILT_IN, children={})
         if found is UNCHECKED:
-            return node
+            return unresolved(node)
         shown_at = node if "with" in rule.fields else Node({}, rule.at, 1, rule.key_at, rule.key_length, {})
         below = (*path, "with")
         try:
             if use not in self._prepared:
                 self._prepared[use] = prepare(schema)
             facts: dict[str, Any] = {"owner": use, "defined": rule.layers[0].position, "prepared": self._prepared[use]}
-            problems = validate(schema, shown_at, self._sources, below, **facts)
+            resolved = resolve(schema, shown_at, self._sources, self._environment, below, use)
+            found_wrong = validate(schema, resolved.node, self._sources, below, **facts)
+            problems = resolved.problems + [one for one in found_wrong if one.path not in resolved.missing]
         except cerberus.SchemaError as error:
             message = f"the options of {use} ({found.origin}) are not a valid schema: {error}"
             self._report("X407", message, rule, path)
@@ -178,7 +219,8 @@ class RuleReader:
         self.problems += problems
         if problems:
             return node
-        filled = fill(schema, node)
+        filled = fill(schema, resolved.node if "with" in rule.fields else node)
+        self._values = resolved.values
         self._check_options(found, use, filled, rule, below)
         return filled
 
@@ -188,7 +230,8 @@ class RuleReader:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - code of an extension: whatever it raises is its author's problem
-            message = f"check_options() of {use} ({found.origin}) raised {type(error).__name__}: {error}"
+            text = redacted(str(error), self._values)
+            message = f"check_options() of {use} ({found.origin}) raised {type(error).__name__}: {text}"
             self._report("X408", message, rule, path[:-1])
             return
         for problem in reported:
@@ -197,7 +240,8 @@ class RuleReader:
             note = "" if written is node else "the value comes from a default"
             code = "R510" if problem.fatal else "R511"
             where = (*path, *problem.path)
-            self._report(code, problem.message, written, where, warning=not problem.fatal, note=note)
+            message = redacted(problem.message, self._values)
+            self._report(code, message, written, where, warning=not problem.fatal, note=note)
 
     # --- where and when ------------------------------------------------------------------------------------------
 
@@ -233,6 +277,16 @@ class RuleReader:
             message = "the selector has no effect: none of the rule's hook points has a tool"
             self._report("R506", message, tools, (*path, "when", "tool"), warning=True)
         return When(**patterns)
+
+    def _rollout(self, id: str, rule: Node, path: KeyPath) -> Rollout | None:
+        node = rule.fields.get("rollout")
+        if node is None:
+            return None
+        rollout = Rollout(node.data["percent"], node.data.get("by", "run_id"), node.data.get("salt", id))
+        if not rollout.percent:
+            message = "the rule is never called: no run is in a rollout of 0 percent"
+            self._report("R515", message, node.fields["percent"], (*path, "rollout", "percent"), warning=True)
+        return rollout
 
     def _order(self, id: str, rule: Node, part: str, path: KeyPath) -> tuple[str, ...]:
         names: list[str] = []

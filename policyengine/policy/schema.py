@@ -22,6 +22,9 @@ MODES = ("enforce", "warn", "shadow", "disabled")
 LOG_FIELDS = ("arguments", "results", "messages")
 """What `log.include` may add to the content-free decision log."""
 
+ROLLOUT_BY = ("run_id", "agent", "conversation")
+"""What keeps being in or out of a rollout."""
+
 MAX_RULES = 1000
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z"
@@ -29,6 +32,7 @@ _TEXT: Schema = {"type": "string", "minlength": 1, "maxlength": 200}
 _TEXTS: Schema = {"type": ["string", "list"], "minlength": 1, "maxlength": 200, "schema": _TEXT}
 _REGEX: Schema = {"type": "string", "minlength": 1, "maxlength": 500, "check_with": "regex"}
 _DURATION: Schema = {"type": "string", "check_with": "duration", "meta": {"form": "duration"}}
+_DAY: Schema = {"type": "string", "check_with": "day"}
 _MODE: Schema = {"type": "string", "allowed": list(MODES), "meta": {"form": "mode"}}
 _ON_ERROR: Schema = {"type": "string", "allowed": ["deny", "stop", "allow"]}
 
@@ -47,8 +51,26 @@ RULE: Schema = {
     "on_error": _ON_ERROR,
     "timeout": _DURATION,
     "order": {"type": "dict", "schema": {"after": _TEXTS, "before": _TEXTS}},
+    "locked": {"type": "boolean"},
+    "rollout": {
+        "type": "dict",
+        "schema": {
+            "percent": {"type": "number", "min": 0, "max": 100, "required": True},
+            "by": {"type": "string", "allowed": list(ROLLOUT_BY)},
+            "salt": {"type": "string", "maxlength": 200},
+        },
+    },
 }
 """One entry under `extensions:`."""
+
+EXCEPTION: Schema = {
+    "rule": {"type": "string", "regex": _NAME, "required": True},
+    "when": {"type": "dict", "schema": {"tool": _TEXTS, "agent": _TEXTS}},
+    "expires": {**_DAY, "required": True},
+    "owner": {**_TEXT, "required": True},
+    "reason": {**_TEXT, "required": True, "maxlength": 1000},
+}
+"""One entry under `exceptions:`."""
 
 TOOL: Schema = {
     "effect": {"type": "string", "allowed": ["read", "write", "exec", "poll"]},
@@ -126,6 +148,7 @@ SETTINGS: Schema = {
             },
         },
     },
+    "kill_switch": {"type": "boolean", "default": False},
     "plan": {
         "type": "dict",
         "default": {},
@@ -161,6 +184,12 @@ SETTINGS: Schema = {
         "default": {},
         "keysrules": {"type": "string", "regex": _NAME},
         "valuesrules": {"type": "dict", "schema": RULE},
+    },
+    "exceptions": {
+        "type": "list",
+        "default": [],
+        "maxlength": 1000,
+        "schema": {"type": "dict", "schema": EXCEPTION},
     },
     "log": {
         "type": "dict",
@@ -207,10 +236,6 @@ OVERLAY: Schema = {**OVERLAY_HEADER, **SETTINGS}
 """A whole overlay file, before its operators are applied."""
 
 LATER: tuple[tuple[str, ...], ...] = (
-    ("exceptions",),
-    ("kill_switch",),
-    ("extensions", "*", "locked"),
-    ("extensions", "*", "rollout"),
     ("reload", "max_staleness"),
     ("log", "mask"),
     ("log", "sample"),
@@ -221,9 +246,38 @@ LATER_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {}
 """Values that later versions will know."""
 
 
+FIXED: tuple[tuple[str, ...], ...] = (
+    ("requires", "*"),
+    ("requires", "*", "*"),
+    ("prompts", "*"),
+    ("exceptions", "*", "rule"),
+    ("extensions", "*", "use"),
+    ("extensions", "*", "locked"),
+    ("extensions", "*", "at"),
+    ("extensions", "*", "at", "*"),
+    ("extensions", "*", "order", "*"),
+    ("extensions", "*", "order", "*", "*"),
+)
+"""What may not come from an environment variable: which code a policy is made of and how it is put together."""
+
+
+def is_fixed(path: tuple[str | int, ...]) -> bool:
+    """Return whether a setting may not come from an environment variable."""
+    return _listed_in(FIXED, path)
+
+
+def is_options(path: tuple[str | int, ...]) -> bool:
+    """Return whether this is the place of a rule's options."""
+    return _listed_in((("extensions", "*", "with"),), path)
+
+
 def is_later(path: tuple[str | int, ...]) -> bool:
     """Return whether a key belongs to a later version."""
+    return _listed_in(LATER, path)
+
+
+def _listed_in(places: tuple[tuple[str, ...], ...], path: tuple[str | int, ...]) -> bool:
     return any(
         len(path) == len(known) and all(mark in ("*", key) for mark, key in zip(known, path, strict=True))
-        for known in LATER
+        for known in places
     )

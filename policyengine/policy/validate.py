@@ -14,9 +14,9 @@ from cerberus import errors as rules
 from policyengine.policy.metaschema import check_extension_schema
 from policyengine.policy.nodes import Node, Sources
 from policyengine.policy.problems import Position, Problem
-from policyengine.policy.schema import LATER_VALUES, MODES, Schema, is_later
+from policyengine.policy.schema import LATER_VALUES, MODES, RULE, Schema, is_later
 from policyengine.policy.validator import TYPE_NAMES, check
-from policyengine.policy.wording import KeyPath, listed, shown, suggestion
+from policyengine.policy.wording import KeyPath, closest, listed, shown, suggestion
 
 __all__ = ["check_extension_schema", "fields_at", "rule_at", "validate"]
 
@@ -135,8 +135,11 @@ class _Reporter:
         name = str(below[-1])
         accepts = f"{self._owner} accepts" if self._owner else "accepts"
         advice = suggestion(name, fields_at(self._schema, below[:-1]), accepts)
-        if not self._owner and name in ("on", "true") and path[:1] == ("extensions",):
-            advice = "the key is `at`; `on` is a boolean for many YAML readers"
+        if not self._owner and path[:1] == ("extensions",):
+            if name in ("on", "true"):
+                advice = "the key is `at`; `on` is a boolean for many YAML readers"
+            elif len(path) == 3 and closest(name, RULE) is None:
+                advice += "; options of the extension stand under `with`"
         note = ""
         if self._defined and self._defined.file != node.where.file:
             note = f"rule defined in {self._defined}, extended here"
@@ -193,6 +196,9 @@ class _Reporter:
             message = f"{shown(error.value)} may take for ever: an unlimited repeat inside an unlimited repeat"
             advice = 'let the inner one keep what it took: "(?:a++)+" instead of "(?:a+)+"'
             return self._sources.at_value("S208", message, node, path, help=advice)
+        if what == "day":
+            message = f"{shown(error.value)} is not a day"
+            return self._sources.at_value("S216", message, node, path, help='write "2026-12-31", in quotes')
         if what == "duration":
             return self._sources.at_value(
                 "S207",
@@ -215,9 +221,18 @@ def _type_advice(types: list[str], value: Any, path: KeyPath) -> str:
         return "write `key: value` lines without leading dashes"
     if types == ["string"] and not isinstance(value, str | dict | list):
         return f'write "{shown(value)}" if this is meant as a text'
+    if isinstance(value, str) and _quoted(value, types):
+        return f"write {value} without quotes"
     if types == ["list"] and not isinstance(value, dict):
         return f"write [{shown(value)}]"
     return ""
+
+
+def _quoted(text: str, types: list[str]) -> bool:
+    """Return whether a text is a value of one of the types that was put in quotes."""
+    number = {"integer": r"-?(0|[1-9][0-9]{0,17})", "number": r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?"}
+    forms = {**number, "boolean": "true|false"}
+    return any(re.fullmatch(forms[name], text, re.ASCII) for name in types if name in forms)
 
 
 def _expected(error: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import cerberus
 from cerberus import errors as rules
 
+from policyengine.policy.days import day
 from policyengine.policy.durations import seconds
 from policyengine.policy.schema import Schema
 
@@ -74,6 +75,10 @@ class StrictValidator(cerberus.Validator):  # type: ignore[misc]
     def _check_with_duration(self, field: Any, value: Any) -> None:
         if isinstance(value, str) and seconds(value) is None:
             self._error(field, "duration")
+
+    def _check_with_day(self, field: Any, value: Any) -> None:
+        if isinstance(value, str) and day(value) is None:
+            self._error(field, "day")
 
     def _check_with_form(self, field: Any, value: Any) -> None:
         trouble = form_trouble(value) if isinstance(value, Mapping) else None

@@ -166,8 +166,13 @@ class _Builder:
         position = self._position(mark)
         if self._source.text[mark.index : mark.index + 1] == "\t":
             return self._source.problem("Y118", "a tab outside of quotes", position, help="use blanks")
-        hint = next((advice for start, advice in _HELP.items() if start in what), "")
         context = marked.context_mark
+        if marked.context == "while scanning an alias" and context is not None:
+            pattern = self._word(context.index) or "*"
+            message = "not valid YAML: a * without quotes starts an alias"
+            advice = f'a pattern needs quotes: "{pattern}"'
+            return self._source.problem("Y104", message, self._position(context), length=len(pattern), help=advice)
+        hint = next((advice for start, advice in _HELP.items() if start in what), "")
         note = f"{marked.context} at {self._position(context)}" if context and context.index != mark.index else ""
         return self._source.problem("Y104", f"not valid YAML: {what}", position, help=hint, note=note)
 
@@ -195,11 +200,16 @@ class _Builder:
         elif isinstance(event, yaml.CollectionEndEvent):
             self._end()
         elif isinstance(event, yaml.AliasEvent):
-            at = self._position(event.start_mark)
-            self._report("Y108", f"alias *{event.anchor} is refused", at, help="write the value out, or use `extends`")
-            self._place(Node(None, at))
+            self._alias(event)
         elif isinstance(event, yaml.DocumentStartEvent):
             self._document(event)
+
+    def _alias(self, event: Any) -> None:
+        at = self._position(event.start_mark)
+        pattern = self._word(event.start_mark.index)
+        advice = f'a pattern needs quotes: "{pattern}"; anything else is written out, or shared with `extends`'
+        self._report("Y108", f"alias *{event.anchor} is refused", at, len(pattern), help=advice)
+        self._place(Node(None, at), alias=True)
 
     def _document(self, event: Any) -> None:
         at = self._position(event.start_mark)
@@ -292,7 +302,12 @@ class _Builder:
         else:
             level.skipped = False
 
-    def _place(self, node: Node) -> None:
+    def _word(self, index: int) -> str:
+        """Return the text at an index up to where a plain scalar would end."""
+        match = _WORD.match(self._source.text, index)
+        return match.group() if match else ""
+
+    def _place(self, node: Node, *, alias: bool = False) -> None:
         if not self._open:
             self._root = node
             return
@@ -300,8 +315,9 @@ class _Builder:
         if level.fields is None:
             level.items.append(node)
         elif level.key is None:
-            what = "alias" if node.children is None else "list" if isinstance(node.children, tuple) else "mapping"
-            self._report("Y113", f"a {what} cannot be a key", node.at, help="a key is a string")
+            if not alias:  # which was reported as such
+                what = "list" if isinstance(node.children, tuple) else "mapping"
+                self._report("Y113", f"a {what} cannot be a key", node.at, help="a key is a string")
             level.key, level.skipped = ("", node.at, 1), True
         else:
             key, key_at, key_length = level.key
@@ -360,6 +376,7 @@ def _holds_tab(gap: str, lines: int = -1) -> bool:
     )
 
 
+_WORD = re.compile(r"(?:[^\s,:\[\]{}\"]|:(?=[^\s,\[\]{}\"])){1,60}")
 _GLUED_HEADER = re.compile(r"[|>][-+0-9]*#")
 _GLUED_COMMENT = re.compile(r" +(#[^\s#][^\n]*)")
 

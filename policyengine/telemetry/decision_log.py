@@ -58,7 +58,7 @@ class RuleLine(msgspec.Struct, frozen=True):
     """What one rule said: `raw` is what it wanted, `effective` what its mode left of it (`allow` where it is silent).
 
     `us` is its running time in microseconds; `error` the kind of its failure, with the text only where messages are
-    included.
+    included. `exception` is `file:line` of the exception for which the rule has no effect; else it is left out.
     """
 
     id: str
@@ -72,6 +72,7 @@ class RuleLine(msgspec.Struct, frozen=True):
     limit: float | None
     us: float
     error: str
+    exception: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -81,6 +82,7 @@ class Record(msgspec.Struct, frozen=True):
     `decision`. `raw` is the strictest action that any rule wanted, before modes. At `run_end`, `code` is how the run
     ended and `decided_by` the rule that ended it; in a `reload` line, `code` is `policy_loaded` or `policy_rejected`
     and `message` lists code and position of what was wrong. `seq` counts the decisions of the run.
+    `kill_switch` is there, and true, while it is on.
     """
 
     v: int
@@ -103,6 +105,7 @@ class Record(msgspec.Struct, frozen=True):
     latency_us: float
     trace_id: str | None
     result: Any = msgspec.UNSET
+    kill_switch: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class DecisionLog:
@@ -187,6 +190,7 @@ class DecisionLog:
             latency_us=round(report.us, 1),
             trace_id=self._trace_id,
             result=_result(report.payload) if "results" in include else msgspec.UNSET,
+            kill_switch=True if report.run.killed else msgspec.UNSET,
         )
 
     def _time(self) -> str:
@@ -240,6 +244,7 @@ def rule_line(vote: Vote, with_text: bool = False) -> RuleLine:
         limit=_finite(main.limit) if main else None,
         us=round(vote.us, 1),
         error=vote.error if with_text else _kind(vote.error),
+        exception=vote.exception or msgspec.UNSET,
     )
 
 

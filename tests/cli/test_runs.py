@@ -74,7 +74,7 @@ def test_exact_counts_what_changes_from_run_to_run(diff):
     record("b.jsonl")
     shown = found(diff("b.jsonl", "--json", "--exact"))
     assert (shown["equal"], shown["event"], shown["events_equal"]) == (False, "setup", 0)
-    assert differing(shown) == ["run"]
+    assert differing(shown) == ["run", "payload"]  # the payload names the conversation
     assert diff("a.jsonl", "--exact").exit_code == 0
 
 

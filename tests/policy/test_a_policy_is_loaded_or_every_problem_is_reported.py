@@ -305,30 +305,29 @@ def test_a_rule_may_be_an_empty_mapping_and_uses_its_id(load: Load) -> None:
             "extensions.call_limit.order.after",
             "against itself",
         ),
+        ("extensions: {call_limit: {locked: 1}}", "S201", "4:35", "extensions.call_limit.locked", "true or false"),
         (
-            "extensions: {call_limit: {locked: true}}",
-            "S212",
+            "extensions: {call_limit: {rollout: {by: agent}}}",
+            "S203",
             "4:27",
-            "extensions.call_limit.locked",
-            "not supported yet",
+            "extensions.call_limit.rollout.percent",
+            "missing",
         ),
         (
-            "extensions: {call_limit: {rollout: {percent: 1}}}",
-            "S212",
-            "4:27",
-            "extensions.call_limit.rollout",
-            "not supported yet",
+            "extensions: {call_limit: {rollout: {percent: 101}}}",
+            "S205",
+            "4:46",
+            "extensions.call_limit.rollout.percent",
+            "at most 100",
         ),
         (
-            "extensions: {call_limit: {with: {limit: {$env: X}}}}",
-            "S212",
-            "4:42",
-            "extensions.call_limit.with.limit.$env",
-            "not supported yet",
+            "extensions: {call_limit: {rollout: {percent: 1, by: user}}}",
+            "S202",
+            "4:53",
+            "extensions.call_limit.rollout.by",
+            "allowed: run_id, agent, conversation",
         ),
-        ("exceptions: [{rule: x}]", "S212", "4:1", "exceptions", "not supported yet"),
-        ("kill_switch: true", "S212", "4:1", "kill_switch", "not supported yet"),
-        ("kill_switch: {$env: X, default: false}", "S212", "4:15", "kill_switch.$env", "not supported yet"),
+        ("kill_switch: on", "S201", "4:14", "kill_switch", "write true"),
         ("models: {x: {reasoning: reply}}", "S202", "4:25", "models.x.reasoning", "replay"),
         ("models: {x: {parsing: {mode: loose}}}", "S202", "4:30", "models.x.parsing.mode", "allowed: strict"),
         ("models: {x: {parsing: {max_retries: 1}}}", "S204", "4:24", "models.x.parsing.max_retries", "max_retry"),
@@ -424,7 +423,7 @@ def test_problems_of_settings_rules_and_references_come_together_in_order(faults
         """wind_down: {rounds: 99}
 extensions:
   call_limit:
-    locked: true
+    locked: yes
     at: [nowhere]
     with: {limt: 1, limit: yes}
   watch: {order: {after: nobody}}
@@ -434,7 +433,7 @@ protocl: text
     )
     assert [f"{problem.code} {problem.position.line}" for problem in found] == [
         "S205 4",
-        "S212 7",
+        "S201 7",
         "R501 8",
         "S204 9",
         "S201 9",

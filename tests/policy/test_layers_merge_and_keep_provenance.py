@@ -194,10 +194,10 @@ def test_a_rule_that_uses_another_extension_starts_anew(build: Build) -> None:
         ("extensions: {first: {at: {$append: [before_tool_call]}}}", "M309", "extensions.first.at", "whole list"),
         ("extensions: {first: {with: {limit: {$append: [1]}}}}", "M309", "extensions.first.with.limit", "no list"),
         (
-            "extensions: {first: {with: {limit: {$env: X}}}}",
-            "S212",
-            "extensions.first.with.limit.$env",
-            "not supported yet",
+            "extensions: {first: {with: {limit: {$env: X, x: 1}}}}",
+            "M308",
+            "extensions.first.with.limit.x",
+            "{$env: NAME",
         ),
     ],
 )

@@ -1,0 +1,292 @@
+"""One algorithm for `diff` and `locked`: every kind of change, and every way in which a layer can loosen a rule."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import date
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policyengine.errors import ConfigError
+from policyengine.policy.globs import overlap
+from policyengine.policy.load import load_policy
+from policyengine.policy.model import Policy
+from policyengine.policy.problems import Problem
+from policyengine.policy.stricter import compare, looking
+
+Load = Callable[..., Policy]
+
+TODAY = date(2026, 12, 1)
+HEAD = "apiVersion: policyengine/v1\nkind: Policy\nname: mine\n"
+OVER = "apiVersion: policyengine/v1\nkind: Overlay\ntarget: mine\n"
+LOW = """tools: {"pay_*": {effect: exec, failure: {text_prefix: [Error]}}}
+extensions:
+  r:
+    use: call_limit
+    when: {tool: ["pay_*"], agent: "!planner"}
+    with: {limit: 40, ladder: {hint: 3, stop: 5}, tools: {a: {limit: 7}}}
+  other: {use: watch, with: {word: x}}
+"""
+
+TIGHTER = [
+    ("extensions: {r: {with: {limit: 39}}}", "extensions.r.with.limit"),
+    ("extensions: {r: {with: {limit: {$env: LIMIT}}}}", "extensions.r.with.limit"),
+    ("extensions: {r: {with: {ladder: {hint: 2}}}}", "extensions.r.with.ladder.hint"),
+    ("extensions: {r: {with: {tools: {a: {limit: 6}}}}}", "extensions.r.with.tools.a.limit"),
+    ("extensions: {r: {when: {agent: {$delete: true}}}}", "extensions.r.when.agent"),
+    ("extensions: {r: {when: {tool: {$append: [sql]}}}}", "extensions.r.when.tool"),
+    ("extensions: {r: {on_error: stop}}", "extensions.r.on_error"),
+    ("extensions: {r: {timeout: 10ms}}", "extensions.r.timeout"),
+    ('tools: {"pay_*": {failure: {text_prefix: {$append: [Failed]}}}}', "tools.pay_*.failure.text_prefix"),
+]
+LOOSER = [
+    ("extensions: {r: {with: {limit: 41}}}", "extensions.r.with.limit"),
+    ("extensions: {r: {with: {limit: {$env: MORE}}}}", "extensions.r.with.limit"),
+    ("extensions: {r: {with: {limit: {$env: UNSET, default: 50}}}}", "extensions.r.with.limit"),
+    ("extensions: {r: {with: {ladder: {stop: {$delete: true}}}}}", "extensions.r.with.ladder.stop"),
+    ("extensions: {r: {with: {tools: {b: {limit: 99}}}}}", "extensions.r.with.tools.b"),
+    ("extensions: {r: {with: {tools: {a: {limit: 8}}}}}", "extensions.r.with.tools.a.limit"),
+    ("extensions: {r: {mode: warn}}", "extensions.r.mode"),
+    ("defaults: {mode: shadow}", "extensions.r.mode"),
+    ("defaults: {mode: {$env: MODE}}", "extensions.r.mode"),
+    ("extensions: {r: {mode: disabled}}", "extensions.r.mode"),
+    ("extensions: {r: {on_error: allow}}", "extensions.r.on_error"),
+    ("defaults: {on_error: allow}", "extensions.r.on_error"),
+    ("extensions: {r: {timeout: 1s}}", "extensions.r.timeout"),
+    ("defaults: {timeout: 1s}", "extensions.r.timeout"),
+    ("extensions: {r: {at: before_tool_call}}", "extensions.r.at"),
+    ("extensions: {r: {when: {tool: {$append: ['!pay_x']}}}}", "extensions.r.when.tool"),
+    ("extensions: {r: {when: {agent: {$replace: ['!planner', '!x']}}}}", "extensions.r.when.agent"),
+    ("extensions: {r: {rollout: {percent: 99}}}", "extensions.r.rollout"),
+    ("extensions: {r: {rollout: {percent: {$env: PERCENT}}}}", "extensions.r.rollout"),
+    ("extensions: {r: {$delete: true}}", "extensions.r"),
+    ('exceptions: [{rule: r, expires: "2026-12-01", owner: o, reason: r}]', "exceptions"),
+    ('tools: {"pay_*": {effect: poll}}', "tools.pay_*.effect"),
+    ('tools: {"pay_*": {failure: {text_prefix: [X, Error]}, effect: write}}', "tools.pay_*.effect"),
+    ('tools: {"p*": {effect: exec}}', "tools.p*.failure.text_prefix"),
+    ("tools: {pay_me: {effect: write}}", "tools.pay_me.effect"),
+    ("kill_switch: true", "kill_switch"),
+]
+OTHER = [
+    ("extensions: {r: {use: watch, with: {word: y}}}", "extensions.r.use"),
+    ("extensions: {r: {with: {kinds: [c]}}}", "extensions.r.with.kinds"),
+    ("extensions: {r: {with: {tools: {b: {limit: 5}}}}}", "extensions.r.with.tools.b"),
+    ("extensions: {r: {when: {tool: [sql]}}}", "extensions.r.when.tool"),
+    ("extensions: {r: {order: {after: other}}}", "extensions.r.order.after"),
+    ("tools: {look: {effect: read}}", "tools.look.effect"),
+]
+ENV = {"LIMIT": "30", "MORE": "60", "MODE": "warn", "PERCENT": "12"}
+
+
+@pytest.fixture
+def layered(tmp_path: Path, registry: Any, no_shipped: Path) -> Callable[..., Policy]:
+    """Load a policy with overlays on top."""
+
+    def layered(low: str, *overlays: str, **facts: Any) -> Policy:
+        (tmp_path / "low.yaml").write_text(HEAD + low)
+        paths = [tmp_path / f"over{number}.yaml" for number, _ in enumerate(overlays)]
+        for path, text in zip(paths, overlays, strict=True):
+            path.write_text(OVER + text)
+        facts = {"env": ENV, "today": TODAY, **facts}
+        return load_policy(tmp_path / "low.yaml", registry=registry, overlays=paths, shipped=no_shipped, **facts)
+
+    return layered
+
+
+@pytest.fixture
+def refused(layered: Callable[..., Policy]) -> Callable[..., tuple[Problem, ...]]:
+    def refused(*texts: str, **facts: Any) -> tuple[Problem, ...]:
+        with pytest.raises(ConfigError) as caught:
+            layered(*texts, **facts)
+        return caught.value.problems
+
+    return refused
+
+
+LOCKED = LOW.replace("  r:\n", "  r:\n    locked: true\n")
+SHIFTED = "extensions: {r: {mode: shadow}}"
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "verdict"),
+    [
+        *((*entry, "tighter") for entry in TIGHTER),
+        *((*entry, "looser") for entry in LOOSER),
+        *((*entry, "other") for entry in OTHER),
+    ],
+)
+def test_every_difference_has_a_verdict_and_a_place(
+    layered: Callable[..., Policy], registry: Any, body: str, path: str, verdict: str
+) -> None:
+    before, after = layered(LOW), layered(LOW, body)
+    found = compare(before, after, looking(registry, before, after), TODAY)
+    (one,) = [difference for difference in found if difference.path == path]
+    assert one.verdict == verdict
+    assert one.new is not None
+    assert Path(one.new.file).name == "over0.yaml"
+    if path not in ("exceptions", "kill_switch") and not path.startswith("tools."):
+        assert one.rule == "r"
+
+
+@pytest.mark.parametrize(("body", "path"), TIGHTER)
+def test_turned_around_what_was_tighter_is_looser(
+    layered: Callable[..., Policy], registry: Any, body: str, path: str
+) -> None:
+    before, after = layered(LOW, body), layered(LOW)
+    verdicts = {one.path: one.verdict for one in compare(before, after, looking(registry, before, after), TODAY)}
+    assert verdicts[path] == "looser"
+
+
+@pytest.mark.parametrize(("body", "path"), [*TIGHTER, *LOOSER, *OTHER])
+def test_nothing_differs_from_itself(layered: Callable[..., Policy], registry: Any, body: str, path: str) -> None:
+    policy = layered(LOW, body)
+    assert compare(policy, layered(LOW, body), looking(registry, policy), TODAY) == []
+
+
+@pytest.mark.parametrize(("body", "path"), TIGHTER)
+def test_a_locked_rule_may_be_tightened(layered: Callable[..., Policy], body: str, path: str) -> None:
+    assert layered(LOCKED, body).provenance[path]
+
+
+@pytest.mark.parametrize(("body", "path"), [*LOOSER, *OTHER])
+def test_every_way_to_loosen_a_locked_rule_names_both_files(
+    refused: Callable[..., tuple[Problem, ...]], body: str, path: str
+) -> None:
+    found = refused(LOCKED, body)
+    assert {problem.code for problem in found} == {"M314"}
+    (one,) = [problem for problem in found if problem.path == path]
+    assert Path(one.position.file).name == "over0.yaml"
+    assert one.position.line == 4
+    assert "low.yaml:7:13" in one.message
+    for value in ENV.values() if "$env" in body else ():
+        assert f" {value}" not in one.full()
+
+
+@pytest.mark.parametrize(("body", "path"), LOOSER[:6])
+def test_a_layer_two_steps_above_the_lock_is_held_to_the_layer_between(
+    refused: Callable[..., tuple[Problem, ...]], layered: Callable[..., Policy], body: str, path: str
+) -> None:
+    between = "extensions: {r: {with: {limit: 20}}}"
+    found = refused(LOCKED, between, body)
+    assert "M314" in {problem.code for problem in found}
+    assert {Path(problem.position.file).name for problem in found} == {"over1.yaml"}
+    back = refused(LOCKED, between, "extensions: {r: {with: {limit: 40}}}")
+    assert "20 -> 40" in back[0].message
+    assert layered(LOCKED, between, "extensions: {r: {with: {limit: 20}}}").rules
+
+
+def test_a_lock_cannot_be_taken_off(refused: Callable[..., tuple[Problem, ...]]) -> None:
+    (problem,) = refused(LOCKED, "extensions: {r: {locked: false}}")
+    assert (problem.code, problem.path) == ("M314", "extensions.r.locked")
+    (problem,) = refused(LOCKED, "extensions: {r: {locked: {$delete: true}}}")
+    assert problem.code == "M314"
+    (problem,) = refused(LOCKED, "extensions: {r: {locked: {$env: LOCK}}}", env={**ENV, "LOCK": "true"})
+    assert problem.code in ("E811", "M314")
+
+
+def test_an_overlay_may_lock_and_holds_those_above_it(
+    refused: Callable[..., tuple[Problem, ...]], layered: Callable[..., Policy]
+) -> None:
+    lock = "extensions: {r: {locked: true, with: {limit: 90}}}"
+    assert layered(LOW, lock).rules[0].options["limit"] == 90
+    (problem,) = refused(LOW, lock, "extensions: {r: {with: {limit: 91}}}")
+    assert "over0.yaml:4:26" in problem.message
+
+
+def test_rules_that_nobody_locked_are_free(layered: Callable[..., Policy]) -> None:
+    over = "extensions: {other: {mode: disabled}, more: {use: watch, with: {word: z}}}\nwind_down: {rounds: 9}\n"
+    assert len(layered(LOCKED, over).rules) == 3
+
+
+def test_a_locked_rule_in_shadow_may_be_enforced_and_not_weakened(
+    refused: Callable[..., tuple[Problem, ...]], layered: Callable[..., Policy]
+) -> None:
+    low = LOCKED.replace("locked: true", "locked: true\n    mode: shadow")
+    assert layered(low, "extensions: {r: {mode: enforce, with: {limit: 39}}}").rules[0].mode == "enforce"
+    (problem,) = refused(low, "extensions: {r: {mode: enforce, with: {limit: 41}}}")
+    assert problem.path == "extensions.r.with.limit"
+
+
+def test_removing_or_narrowing_an_exception_of_a_locked_rule_is_allowed(
+    refused: Callable[..., tuple[Problem, ...]], layered: Callable[..., Policy]
+) -> None:
+    def exception(when: str, expires: str) -> str:
+        return f'exceptions: [{{rule: r, when: {when}, expires: "{expires}", owner: o, reason: r}}]\n'
+
+    low = LOCKED + exception('{tool: ["pay_*", b]}', "2027-01-01")
+    assert layered(low, "exceptions: []").rules[0].exceptions == ()
+    assert layered(low, exception('{tool: "pay_*", agent: a}', "2026-12-31")).rules[0].exceptions
+    assert layered(low, exception("{}", "2026-11-30") + "\n").warnings
+    for wider in (
+        exception('{tool: "*"}', "2027-01-01"),
+        exception("{tool: b}", "2027-01-02"),
+        exception("{}", "2026-12-02"),
+    ):
+        assert {problem.code for problem in refused(low, wider)} == {"M314"}
+
+
+def test_layers_that_lock_must_be_complete_without_those_above(refused: Callable[..., tuple[Problem, ...]]) -> None:
+    low = LOCKED.replace("with: {word: x}", "mode: shadow")
+    (problem,) = refused(low, "extensions: {other: {with: {word: x}}}")
+    assert (problem.code, problem.position.line) == ("M315", 7)
+    assert "low.yaml:11" in problem.note
+
+
+def test_a_rule_without_effect_makes_nothing_looser(layered: Callable[..., Policy], registry: Any) -> None:
+    low = LOW.replace("  r:\n", "  r:\n    mode: shadow\n")
+    before, after = layered(low), layered(low, "extensions: {r: {with: {limit: 90}}}")
+    assert [one.verdict for one in compare(before, after, looking(registry, before), TODAY)] == ["other"]
+
+
+def test_rules_that_come_and_go(layered: Callable[..., Policy], registry: Any) -> None:
+    with_more = "extensions: {more: {use: watch, with: {word: z}}}"
+    before, after = layered(LOW), layered(LOW, with_more)
+    look = looking(registry, before, after)
+    assert [(one.path, one.verdict) for one in compare(before, after, look, TODAY)] == [("extensions.more", "tighter")]
+    assert [one.verdict for one in compare(after, before, look, TODAY)] == ["looser"]
+    off = layered(LOW, with_more.replace("use: watch", "use: watch, mode: disabled"))
+    assert [one.verdict for one in compare(before, off, look, TODAY)] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        ("{percent: 10}", "{percent: 20}", "tighter"),
+        ("{percent: 20}", "{percent: 10}", "looser"),
+        ("{percent: 20}", "{percent: 20, salt: z}", "other"),
+        ("{percent: 20, by: agent}", "{percent: 90}", "other"),
+        ("{percent: 0}", "{percent: 1, salt: z}", "tighter"),
+        ("{percent: 1}", "{percent: 100, salt: z}", "tighter"),
+        ("{percent: 100}", "{percent: 0, salt: z}", "looser"),
+    ],
+)
+def test_a_rollout_to_more_runs_is_tighter(
+    layered: Callable[..., Policy], registry: Any, old: str, new: str, verdict: str
+) -> None:
+    before, after = (layered(LOW, f"extensions: {{r: {{rollout: {text}}}}}") for text in (old, new))
+    assert [one.verdict for one in compare(before, after, looking(registry, before), TODAY)] == [verdict]
+
+
+PATTERN = st.text("ab*?", max_size=6)
+NAMES = ["".join(letters) for size in range(7) for letters in itertools.product("ab", repeat=size)]
+
+
+@given(PATTERN, PATTERN)
+def test_patterns_overlap_where_a_name_matches_both(one: str, other: str) -> None:
+    common = any(fnmatchcase(name, one) and fnmatchcase(name, other) for name in NAMES)
+    if common:
+        assert overlap(one, other)
+    if overlap(one, other) and sum(len(text.replace("*", "")) for text in (one, other)) <= 6:
+        assert common
+
+
+def test_a_class_counts_as_any_character() -> None:
+    assert overlap("[a-c]x", "?x")
+    assert overlap("pay_[ab]*", "pay_z")
+    assert not overlap("pay_[ab]", "pay_zz")
