@@ -58,7 +58,7 @@ class Faults(msgspec.Struct):
 
     Both map `hook/rule` to the fault of a rule that ran over its time, since one event may ask a rule at two hooks;
     `again` says that a rewritten call is being judged once more (`hook/rule/again`). The kill switch and the day stand
-    beside them under their own names.
+    beside them under their own names. `asked` is what the kill switch said at the event under way.
     """
 
     forced: Mapping[str, str] | None = None
@@ -67,13 +67,15 @@ class Faults(msgspec.Struct):
     again: bool = False
     switch: KillSwitch = msgspec.field(default_factory=KillSwitch)
     today: Callable[[], date] = today
+    asked: bool | None = None
 
     def killed(self) -> bool:
-        """Return whether the kill switch is on."""
-        killed = self.switch.on if self.forced is None else KILLED in self.forced
-        if killed:
+        """Return whether the kill switch is on; the same for every rule at one event, whoever turns it meanwhile."""
+        if self.asked is None:
+            self.asked = self.switch.on if self.forced is None else KILLED in self.forced
+        if self.asked:
             self.seen[KILLED] = "on"
-        return killed
+        return self.asked
 
     def day(self, state: RunState) -> str:
         """Return the day that counts for a run: the one on which it first asked."""

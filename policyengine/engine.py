@@ -189,8 +189,11 @@ class Engine:
 
     def _switch(self, *, by_hand: bool | None = None, by_policy: bool | None = None) -> None:
         before = self.switch.on
-        self.switch.by_hand = self.switch.by_hand if by_hand is None else by_hand
-        self.switch.by_policy = self.switch.by_policy if by_policy is None else by_policy
+        # Each is written by its own caller only: a reload must not write back what `kill` changes meanwhile.
+        if by_hand is not None:
+            self.switch.by_hand = by_hand
+        if by_policy is not None:
+            self.switch.by_policy = by_policy
         if self.switch.on and not before:
             logger.warning("the kill switch is on: no rule has an effect until it is off")
         elif before and not self.switch.on:

@@ -374,6 +374,7 @@ class Run:
             self.journal.event(self.state.run_id, method, payload, self.state.now, faults, decision)
         if self.faults.seen:
             self.faults.seen.clear()
+        self.faults.asked = None
         return decision
 
     def _count_intervention(self, decision: Decision) -> Decision:

@@ -157,3 +157,40 @@ def test_a_journal_replays_with_the_switch_as_it_was(tmp_path: Path):
     other = Engine()
     other.kill()
     assert all(recorded == replayed for recorded, replayed in replay_journal(path, other))
+
+
+def test_a_reload_writes_only_the_policy_s_side_so_that_a_kill_meanwhile_is_not_lost(tmp_path: Path):
+    class Watched:
+        by_hand = by_policy = on = False
+
+        def __setattr__(self, name: str, value: bool) -> None:
+            written.append(name)
+
+    written: list[str] = []
+    path = tmp_path / "p.yaml"
+    path.write_text(HEAD)
+    engine = Engine(path)
+    engine.switch = Watched()  # type: ignore[assignment]
+    path.write_text(HEAD + "wind_down: {rounds: 3}\n")
+    assert engine.reload()
+    assert written == ["by_policy"]
+
+
+def test_turned_in_the_middle_of_an_event_it_counts_for_all_of_its_rules_or_none(tmp_path: Path):
+    class Flickering:
+        by_hand = by_policy = asked = False
+
+        @property
+        def on(self) -> bool:
+            self.asked = not self.asked
+            return self.asked
+
+    path = tmp_path / "run.jsonl"
+    with path.open("w") as file:
+        engine = Engine(sinks=[DecisionLog(io.StringIO())], journal=JournalWriter(file))
+        engine.switch = Flickering()  # type: ignore[assignment]
+        run = started(engine)
+        decisions = [again(run) for _ in range(7)]
+    assert all(len({vote.mode for vote in decision.votes}) == 1 for decision in decisions)
+    assert max(len(decision.votes) for decision in decisions) > 1
+    assert all(recorded == replayed for recorded, replayed in replay_journal(path, Engine()))

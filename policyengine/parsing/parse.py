@@ -30,7 +30,7 @@ from policyengine.parsing.text import (
     read_request,
     strip_invisible,
 )
-from policyengine.parsing.verdict import Verdict
+from policyengine.parsing.verdict import Verdict, VerdictKind
 from policyengine.protocols import PROTOCOLS, check_choice
 
 __all__ = ["ANSWER_TOOL", "CUT_REASONS", "ENDED_REASONS", "Mode", "parse_chunks", "parse_response"]
@@ -40,6 +40,12 @@ CUT_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "MAX_TOKEN
 
 MALFORMED_REASONS = frozenset({"MALFORMED_FUNCTION_CALL", "malformed_function_call", "UNEXPECTED_TOOL_CALL"})
 """Finish reasons of a response whose call the provider itself could not read: what comes with it must not run."""
+
+UNUSABLE_REASONS: dict[str, VerdictKind] = {
+    **dict.fromkeys(CUT_REASONS, "truncated"),
+    **dict.fromkeys(MALFORMED_REASONS, "wrong_shape"),
+}
+"""What a finish reason makes of a response, whatever it holds."""
 
 ENDED_REASONS = frozenset({"stop", "end_turn", "tool_calls", "tool_use", "function_call", "STOP", "completed"})
 """Finish reasons of a response that the model ended itself."""
@@ -70,10 +76,9 @@ def parse_response(
     if protocol not in PROTOCOLS or mode not in MODES:
         check_choice(protocol, PROTOCOLS, "protocol")
         check_choice(mode, MODES, "parsing mode")
-    if response.finish_reason in CUT_REASONS:
-        return Verdict("truncated", response.tool_calls, response.text, "finish_reason")
-    if response.finish_reason in MALFORMED_REASONS:
-        return Verdict("wrong_shape", response.tool_calls, response.text, "finish_reason")
+    reason = response.finish_reason
+    if reason and reason in UNUSABLE_REASONS:
+        return Verdict(UNUSABLE_REASONS[reason], response.tool_calls, response.text, "finish_reason")
     try:
         clean = _clean(response, protocol, tools) if not forms else None
         if clean is not None:

@@ -43,7 +43,10 @@ def loads(text: str) -> Any:
     # msgspec keeps the last of duplicate keys. Every string of the text has two quotes, beside those it holds, which
     # are in the text, too, unless one is written as a number. If there are no others, no string was lost.
     quotes = text.count('"') - 2 * len(kept)
-    if not quotes or (quotes == "".join(kept).count('"') and "\\u0022" not in text):
+    if not quotes:
+        return value
+    # Looking for one character costs nothing beside looking for six.
+    if quotes == "".join(kept).count('"') and ("2" not in text or _QUOTE_AS_NUMBER.search(text) is None):
         return value
     return _slow(text)
 
@@ -198,6 +201,7 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STRINGS = re.compile(r'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
 """Quotes that are no apostrophes, because of what stands beside them."""
 _SURROGATE = re.compile("\\\\u[dD][89abcdefABCDEF]|[\ud800-\udfff]")
+_QUOTE_AS_NUMBER = re.compile(r"\\u0022")
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=refuse_constant, parse_float=finite)
 _decode = msgspec.json.Decoder().decode
 encode = msgspec.json.Encoder().encode

@@ -6,14 +6,21 @@ Knows: shell patterns (`*`, `?`, `[...]`). Must not know: what the names are of.
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 
 _TOKENS = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
 _MARKS = set("*?[")
+_MORE_THAN_STARS = set("?[")
 
 
 def is_pattern(text: str) -> bool:
     """Return whether a text selects more than the name it spells."""
     return bool(_MARKS & set(text))
+
+
+def covers(one: str, other: str) -> bool:
+    """Return whether `one` surely matches every name that `other` does; known of patterns with stars only."""
+    return not _MORE_THAN_STARS & set(one) and fnmatchcase("".join(map(_token, _TOKENS.findall(other))), one)
 
 
 def overlap(one: str, other: str) -> bool:

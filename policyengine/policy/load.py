@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import date
-from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from importlib.resources.abc import Traversable
@@ -32,6 +31,7 @@ from policyengine.policy.durations import seconds
 from policyengine.policy.environment import Environment, resolve, variable_of
 from policyengine.policy.exceptions import read_exceptions
 from policyengine.policy.files import LayerFile, Reader
+from policyengine.policy.globs import covers
 from policyengine.policy.layers import Merged, provenance
 from policyengine.policy.locks import broken_locks, has_locks
 from policyengine.policy.model import Interventions, Log, ModelFacts, Parsing, Planning, Policy, Reload, Rule
@@ -162,7 +162,7 @@ def _broken_locks(
     def look(policy: Policy) -> Look:
         return looking(registry, policy) if registry is not None else lambda name: None
 
-    return broken_locks(reader.layers, reader.sources, build, look, today)
+    return broken_locks(reader.layers, reader.sources, build, look)
 
 
 def _check_target(reader: Reader, overlay: LayerFile | None, own: LayerFile) -> None:
@@ -346,7 +346,7 @@ class _Checker:
             for prefix in texts(prefixes):
                 if prefixes is not None and prefix != prefix.lstrip():
                     path = ("tools", pattern, "failure", "text_prefix")
-                    name = variable_of(prefixes)
+                    name = variable_of(prefixes) or next(filter(None, map(variable_of, prefixes.items)), None)
                     quoted = f"$env {name}" if name else repr(prefix)
                     message = f"{quoted} never matches: results are compared without leading blanks"
                     self._problems.append(self._sources.at_value("R509", message, prefixes, path))
@@ -362,8 +362,7 @@ class _Checker:
     def _check_masked(self, pattern: str, earlier: list[str], tool: Node) -> None:
         if not set("*?[") & set(pattern):
             return
-        # A pattern with stars only that matches another pattern as a text matches all that the other one does.
-        masking = [other for other in earlier if not set("?[") & set(other) and fnmatchcase(pattern, other)]
+        masking = [other for other in earlier if covers(other, pattern)]
         if masking:
             message = f"never used: the earlier pattern {masking[0]!r} matches the same tools"
             advice = "put the more specific pattern first"

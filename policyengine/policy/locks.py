@@ -33,7 +33,7 @@ def has_locks(layers: Sequence[LayerFile]) -> bool:
 
 
 def broken_locks(
-    layers: Sequence[LayerFile], sources: Sources, build: Build, look: Callable[[Policy], Look], today: date
+    layers: Sequence[LayerFile], sources: Sources, build: Build, look: Callable[[Policy], Look]
 ) -> list[Problem]:
     """Return a problem for every difference that a layer makes to a locked rule and that is not stricter."""
     problems: list[Problem] = []
@@ -51,7 +51,7 @@ def broken_locks(
             problems.append(_incomplete(layers[count - 1], locked, error, sources))
             return problems
         if before is not None:
-            problems += _loosened(before, after, layers[count - 1], sources, look(after), today)
+            problems += _loosened(before, after, layers[count - 1], sources, look(after))
         before = after
     return problems
 
@@ -71,11 +71,10 @@ def _incomplete(layer: LayerFile, locked: dict[str, Node], error: ConfigError, s
     return sources.at_value("M315", message, node, ("extensions", name, LOCKED), note=note)
 
 
-def _loosened(
-    before: Policy, after: Policy, layer: LayerFile, sources: Sources, look: Look, today: date
-) -> Iterator[Problem]:
+def _loosened(before: Policy, after: Policy, layer: LayerFile, sources: Sources, look: Look) -> Iterator[Problem]:
     locked = [rule for rule in before.rules if rule.locked]
-    for difference in compare(before, after, look, today, as_if_enforced=True) if locked else ():
+    # A run under way may keep an earlier day, on which an exception that has expired since still counts.
+    for difference in compare(before, after, look, date.min, as_if_enforced=True) if locked else ():
         if difference.verdict == "tighter":
             continue
         rule = next((rule for rule in locked if _touches(difference, rule)), None)
@@ -87,8 +86,11 @@ def _touches(difference: Difference, rule: Rule) -> bool:
     """Return whether a difference changes what a rule does."""
     if difference.rule:
         return difference.rule == rule.id
-    # The time limit of a tool is the loop's; all other facts are for rules.
-    return difference.keys[0] == "kill_switch" or (difference.keys[0] == "tools" and difference.keys[-1] != "timeout")
+    # What a rule counts per step starts afresh with each step of a plan. The time limit of a tool is the loop's; all
+    # other facts are for rules.
+    return difference.keys[0] in ("kill_switch", "plan") or (
+        difference.keys[0] == "tools" and difference.keys[-1] != "timeout"
+    )
 
 
 def _problem(difference: Difference, rule: Rule, before: Policy, layer: LayerFile, sources: Sources) -> Problem:

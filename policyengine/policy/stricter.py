@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from policyengine.messages import ToolFacts
-from policyengine.policy.globs import is_pattern, overlap
-from policyengine.policy.model import Exemption, Policy, Rollout, Rule, When
+from policyengine.messages import UNDECLARED, ToolFacts
+from policyengine.policy.globs import covers, is_pattern, overlap
+from policyengine.policy.model import Exemption, Layer, Policy, Rollout, Rule, When
 from policyengine.policy.problems import Position
 from policyengine.policy.schema import MODES, Schema
 from policyengine.policy.validator import Number
@@ -114,16 +114,33 @@ def _placed(raw: _Raw, before: Policy, after: Policy) -> Difference:
 
 def _written(policy: Policy, path: KeyPath, value: Any) -> tuple[Any, Position | None]:
     """Return a value as it was written and where, or where the nearest setting around it stands."""
-    layers = policy.provenance.get(dotted(path))
-    if layers:
-        said = layers[-1].value
-        return (said if _variable_in(said) else value), layers[-1].position
-    for length in range(len(path) - 1, 1, -1):
-        around = policy.provenance.get(dotted(path[:length]))
-        if around:
-            return value, around[-1].position
-    section = policy.provenance.get(str(path[0]))
-    return ("(not shown)" if section and value is not ABSENT and _variable_in(section[-1].value) else value), None
+    layers = policy.provenance.get(dotted(path), ())
+    said = layers[-1].value if layers else ABSENT
+    if _variable_in(said):
+        return said, layers[-1].position
+    lengths = (len(path), *range(len(path) - 1, 1, -1))
+    around = next(filter(None, (policy.provenance.get(dotted(path[:length])) for length in lengths)), ())
+    hidden = value is not ABSENT and bool(value) and any(map(_variable_in, _sources(policy, path, around)))
+    return ("(not shown)" if hidden else value), around[-1].position if around else None
+
+
+def _sources(policy: Policy, path: KeyPath, around: tuple[Layer, ...]) -> Iterator[Any]:
+    """Yield as they were written the values that one may come from which has no variable in its topmost layer.
+
+    Mappings merge, so that a part may be from a lower layer; a tool may have the facts of another pattern.
+    """
+    name = dotted(path)
+    if path[0] == "tools" and name not in policy.provenance:
+        end = name.removeprefix(dotted(path[:2]))
+        for other, layers in policy.provenance.items():
+            if other.startswith("tools.") and other.endswith(end):
+                yield layers[-1].value
+    elif len(path) > 2 and around and isinstance(around[-1].value, Mapping):
+        yield from (layer.value for layer in around)
+    elif not around and path[0] != "extensions":
+        yield from (
+            layer.value for layer in policy.provenance.get(str(path[0]), ()) if isinstance(layer.value, Mapping)
+        )
 
 
 def _variable_in(value: Any) -> bool:
@@ -185,11 +202,7 @@ def _parts(was: Rule, now: Rule, look: Look, today: date) -> Iterator[_Raw]:
     if on_error:
         yield _Raw((*path, "on_error"), on_error, was.on_error, now.on_error)
     if was.timeout_s != now.timeout_s:
-        # A rule that is given up blocks, unless it allows on errors: then it has to be given time.
-        shorter = now.timeout_s < was.timeout_s
-        blocks = {rule.on_error != "allow" for rule in (was, now)}
-        verdict = "other" if len(blocks) > 1 else "tighter" if shorter == blocks.pop() else "looser"
-        yield _Raw((*path, "timeout"), verdict, f"{was.timeout_s:g}s", f"{now.timeout_s:g}s")
+        yield _Raw((*path, "timeout"), _limit(was, now), f"{was.timeout_s:g}s", f"{now.timeout_s:g}s")
     for part in ("after", "before"):
         one, other = getattr(was, part), getattr(now, part)
         if set(one) != set(other):
@@ -198,6 +211,15 @@ def _parts(was: Rule, now: Rule, look: Look, today: date) -> Iterator[_Raw]:
     if rolled:
         yield _Raw((*path, "rollout"), rolled, _shown_rollout(was.rollout), _shown_rollout(now.rollout))
     yield from _exceptions(was, now, today.isoformat())
+
+
+def _limit(was: Rule, now: Rule) -> Verdict:
+    """Return the verdict on another time limit. A rule that is given up may block, but loses what it counted there."""
+    shorter = now.timeout_s < was.timeout_s
+    blocks = {rule.on_error != "allow" for rule in (was, now)}
+    if blocks == {False}:
+        return "looser" if shorter else "tighter"
+    return "looser" if blocks == {True} and not shorter else "other"
 
 
 def _at(was: Rule, now: Rule, hooks: tuple[str, ...]) -> Iterator[_Raw]:
@@ -348,7 +370,7 @@ def _tools(before: Policy, after: Policy) -> Iterator[_Raw]:
     old, new = [name for name, _ in before.tools], [name for name, _ in after.tools]
     found: dict[tuple[KeyPath, Verdict], _Raw] = {}
     for name in dict.fromkeys([*new, *old]):
-        pairs = [(before.tool(name), after.tool(name))]
+        pairs = [(_facts(before, name), _facts(after, name))]
         if name not in old:
             pairs += [(facts, after.tool(name)) for facts in _hidden(name, after.tools, before)]
         elif name not in new:
@@ -359,6 +381,13 @@ def _tools(before: Policy, after: Policy) -> Iterator[_Raw]:
     yield from found.values()
     if [name for name in old if name in new] != [name for name in new if name in old]:
         yield _Raw(("tools",), "other", "in one order", "in another order")
+
+
+def _facts(policy: Policy, name: str) -> ToolFacts:
+    """Return the facts about a tool, or about every tool of a pattern that no other pattern takes to itself."""
+    if name in dict(policy.tools) or not is_pattern(name):
+        return policy.tool(name)
+    return next((facts for other, facts in policy.tools if covers(other, name)), UNDECLARED)
 
 
 def _hidden(pattern: str, tools: Sequence[tuple[str, ToolFacts]], other: Policy) -> Iterator[ToolFacts]:
@@ -379,13 +408,14 @@ def _tool(was: ToolFacts, now: ToolFacts, path: KeyPath) -> Iterator[_Raw]:
         limits = [float("inf") if facts.timeout_s is None else facts.timeout_s for facts in (was, now)]
         shown = [ABSENT if facts.timeout_s is None else f"{facts.timeout_s:g}s" for facts in (was, now)]
         yield _Raw((*path, "timeout"), "tighter" if limits[1] < limits[0] else "looser", shown[0], shown[1])
-    for one, other, below in (
-        (was.result_mask, now.result_mask, ("result_mask",)),
-        (was.failure.text_prefix, now.failure.text_prefix, ("failure", "text_prefix")),
-    ):
-        found = _sets(set(one), set(other))
-        if found:
-            yield _Raw((*path, *below), found, list(one), list(other))
+    if was.result_mask != now.result_mask:
+        # Masks are applied one after the other, so that a further one may keep another from matching.
+        masks = _sets(set(was.result_mask), set(now.result_mask), more="other") or "other"
+        yield _Raw((*path, "result_mask"), masks, list(was.result_mask), list(now.result_mask))
+    one, other = was.failure.text_prefix, now.failure.text_prefix
+    failing = _sets(set(one), set(other))
+    if failing:
+        yield _Raw((*path, "failure", "text_prefix"), failing, list(one), list(other))
 
 
 def _settings(before: Policy, after: Policy) -> Iterator[_Raw]:

@@ -141,6 +141,14 @@ def test_what_an_extension_says_about_its_options_does_not_show_them(faults: Fau
     assert "905" not in warning.full()
 
 
+def test_a_prefix_in_a_list_that_never_matches_is_named_and_not_shown(faults: Faults) -> None:
+    body = "tools: {a: {failure: {text_prefix: [Error, {$env: PREFIX}]}}}\nextensions: {call_limit: {}}\n"
+    (problem,) = faults(body, env={"PREFIX": " s3cret"})
+    assert problem.code == "R509"
+    assert "$env PREFIX" in problem.message
+    assert "s3cret" not in problem.full()
+
+
 def test_provenance_and_explanation_show_the_variable(load: Load) -> None:
     body = "defaults: {mode: {$env: MODE, default: warn}}\n" + LIMIT.replace("LIMIT}", "LIMIT, default: 999}")
     policy = load(body, env={"LIMIT": "876"})
