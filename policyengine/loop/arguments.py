@@ -5,11 +5,12 @@ Knows: repair requests, attempts. Must not know: schemas, what a valid call does
 
 from __future__ import annotations
 
+from policyengine.decision import Decision
 from policyengine.draft import Draft, check_calls, corrected, repair_notice
 from policyengine.errors import UsageError
 from policyengine.history import build as history
-from policyengine.loop import batch, ending, requests, settings
-from policyengine.loop.state import CallModel, Loop, Next
+from policyengine.loop import auxiliary, batch, ending, requests, settings
+from policyengine.loop.state import Loop, Next
 from policyengine.messages import HistoryWarning, ModelRequest, ModelResponse
 
 
@@ -30,35 +31,20 @@ def check(loop: Loop, draft: Draft) -> Next:
 
 def _ask_for_repair(loop: Loop, draft: Draft) -> Next:
     """Send one request that offers only the tool in question; its notice is never stored."""
-    state, run = loop.state, loop.run
-    state.repairs += 1
-    state.draft = draft
-    decision = run.before_model_call(repair_request(loop, draft))
-    if ending.ends(decision):
-        state.draft = None
-        return batch.unused(loop, draft.response, run.stopped(decision))
-    ending.wind_down(loop, decision, run.state.iteration)
-    state.phase = "model"
-    return CallModel(repair_request(loop, draft))
+    loop.state.repairs += 1
+    asked = auxiliary.send(loop, repair_request(loop, draft))
+    if isinstance(asked, Decision):
+        return batch.unused(loop, draft.response, loop.run.stopped(asked))
+    loop.state.draft = draft
+    return asked
 
 
 def repair_request(loop: Loop, draft: Draft) -> ModelRequest:
     """Return the request that offers only the tool in question; its notice is never stored."""
-    state = loop.state
     call, hint = draft.first_invalid()
     notice = repair_notice(loop.run.snapshot.templates, call, hint)
-    tools = tuple(tool for tool in settings.offered(state) if tool.name == call.name)
-    messages = (*settings.passed(loop, state.messages), history.note(notice, "repair"))
-    return ModelRequest(
-        messages,
-        tools,
-        state.attempt,
-        "repair",
-        state.model,
-        call.name,
-        max_tokens=state.max_tokens,
-        thinking=state.thinking,
-    )
+    tools = tuple(tool for tool in settings.offered(loop.state) if tool.name == call.name)
+    return auxiliary.request(loop, "repair", notice, by="repair", tools=tools, tool_choice=call.name)
 
 
 def repaired(loop: Loop, response: ModelResponse) -> Next:

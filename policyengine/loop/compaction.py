@@ -5,10 +5,10 @@ Knows: that a history is shortened as a whole or not at all. Must not know: why 
 
 from __future__ import annotations
 
-from policyengine.history import build as history
+from policyengine.decision import Decision
 from policyengine.history.compact import Cut, part_to_summarise, plan_cut, shortened
-from policyengine.loop import ending, settings, steps
-from policyengine.loop.state import CallModel, Goto, Loop, Next
+from policyengine.loop import auxiliary, ending, steps
+from policyengine.loop.state import Goto, Loop, Next
 from policyengine.messages import Compaction, Message, ModelRequest, ModelResponse
 from policyengine.parsing.parse import CUT_REASONS
 from policyengine.responses import visible_text
@@ -25,30 +25,18 @@ def start(loop: Loop, how: Compaction) -> Next | None:
         notice = run.snapshot.templates.render("compaction.dropped", {})
         shorter = shortened(state.messages, cut, run.state.task, notice)
         return None if shorter is None else _go_on_with(loop, shorter)
-    decision = run.before_model_call(summary_request(loop, cut))
-    if ending.ends(decision):
-        return ending.end_now(loop, decision)
-    ending.wind_down(loop, decision, run.state.iteration - 1)
+    asked = auxiliary.send(loop, summary_request(loop, cut), run.state.iteration - 1)
+    if isinstance(asked, Decision):
+        return ending.end_now(loop, asked)
     state.compacting = cut
-    state.phase = "model"
-    return CallModel(summary_request(loop, cut))
+    return asked
 
 
 def summary_request(loop: Loop, cut: Cut) -> ModelRequest:
     """Return the request for a summary of what is to be cut off."""
-    state = loop.state
     notice = loop.run.snapshot.templates.render("compaction.request", {})
-    old = settings.passed(loop, part_to_summarise(state.messages, cut))
-    messages = (*old, history.note(notice, "compaction"))
-    return ModelRequest(
-        messages,
-        (),
-        state.attempt,
-        "summary",
-        state.model,
-        max_tokens=state.max_tokens,
-        thinking=state.thinking,
-    )
+    old = part_to_summarise(loop.state.messages, cut)
+    return auxiliary.request(loop, "summary", notice, by="compaction", messages=old)
 
 
 def summarised(loop: Loop, response: ModelResponse, cut: Cut) -> Next:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from policyengine.actions import EndStep, Stop
 from policyengine.decision import Decision, Note
 from policyengine.errors import UsageError
-from policyengine.history import build as history
-from policyengine.loop import ending, settings
-from policyengine.loop.state import CallModel, Goto, Loop, LoopState, Next
+from policyengine.loop import auxiliary, ending
+from policyengine.loop.state import Goto, Loop, LoopState, Next
 from policyengine.messages import Message, ModelRequest, ModelResponse
 from policyengine.parsing.parse import CUT_REASONS
 from policyengine.plans import (
@@ -37,23 +36,18 @@ from policyengine.runstate import StopReason
 
 def ask_for_plan(loop: Loop) -> Next:
     """Ask the model for a plan before anything else."""
-    state, run = loop.state, loop.run
-    state.planning = True
-    decision = run.before_model_call(plan_request(loop))
-    if ending.ends(decision):
-        state.planning = False
-        return ending.end_now(loop, decision)
-    ending.wind_down(loop, decision, run.state.iteration)
-    state.phase = "model"
-    return CallModel(plan_request(loop))
+    asked = auxiliary.send(loop, plan_request(loop))
+    if isinstance(asked, Decision):
+        return ending.end_now(loop, asked)
+    loop.state.planning = True
+    return asked
 
 
 def plan_request(loop: Loop) -> ModelRequest:
     """Return the request for a plan; nothing of it is stored."""
-    state, limit = loop.state, loop.run.snapshot.policy.plan.max_steps
+    limit = loop.run.snapshot.policy.plan.max_steps
     notice = loop.run.snapshot.templates.render("plan.decompose", {"tool": SET_PLAN, "limit": limit})
-    messages = (*settings.passed(loop, state.messages), history.note(notice, "plan"))
-    return ModelRequest(messages, (set_plan_tool(limit),), 1, "plan", state.model, SET_PLAN)
+    return auxiliary.request(loop, "plan", notice, by="plan", tools=(set_plan_tool(limit),), tool_choice=SET_PLAN)
 
 
 def planned(loop: Loop, response: ModelResponse) -> Next:
@@ -158,31 +152,19 @@ def _wants_summary(step: Step) -> bool:
 
 
 def _sum_up(loop: Loop, step: str) -> Next:
-    state, run = loop.state, loop.run
-    state.summing_up = step
-    decision = run.before_model_call(summary_request(loop))
-    if ending.ends(decision):
-        state.summing_up = ""
-        return ending.end_now(loop, decision)
-    ending.wind_down(loop, decision, run.state.iteration)
-    state.phase = "model"
-    return CallModel(summary_request(loop))
+    loop.state.summing_up = step
+    asked = auxiliary.send(loop, summary_request(loop))
+    if isinstance(asked, Decision):
+        loop.state.summing_up = ""
+        return ending.end_now(loop, asked)
+    return asked
 
 
 def summary_request(loop: Loop) -> ModelRequest:
     """Return the request for a summary of a step; nothing of it is stored."""
     state = loop.state
     notice = loop.run.snapshot.templates.render("plan.step_summary", {**_about(state), "limit": MAX_RESULT})
-    messages = (*settings.passed(loop, state.messages), history.note(notice, "plan"))
-    return ModelRequest(
-        messages,
-        (),
-        state.attempt,
-        "step_summary",
-        state.model,
-        max_tokens=state.max_tokens,
-        thinking=state.thinking,
-    )
+    return auxiliary.request(loop, "step_summary", notice, by="plan")
 
 
 def _about(state: LoopState) -> dict[str, str]:
