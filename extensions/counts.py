@@ -27,11 +27,23 @@ def is_unknown_tool(result: ToolResult) -> bool:
     return result.error is not None and result.error.code == UNKNOWN_TOOL
 
 
-class Tally(msgspec.Struct):
-    """What was counted. `batch` is the batch being judged, `counted_in` the latest one that was counted."""
+class Counter(msgspec.Struct):
+    """How often something was counted, in all and since it last did not count."""
 
     total: int = 0
     in_a_row: int = 0
+
+
+def one_more(counter: Counter, *, in_a_row: bool) -> int:
+    """Count once more, and return the number that is compared with the limit."""
+    counter.total += 1
+    counter.in_a_row += 1
+    return counter.in_a_row if in_a_row else counter.total
+
+
+class Tally(Counter):
+    """What was counted. `batch` is the batch being judged, `counted_in` the latest one that was counted."""
+
     batch: str = ""
     counted_in: str = ""
 
@@ -70,11 +82,8 @@ class StopAfter(Extension):
         if tally.counted_in == this_batch:
             return None
         tally.counted_in = this_batch
-        tally.total += 1
-        tally.in_a_row += 1
         in_a_row = self.options.count == "consecutive"
-        count = tally.in_a_row if in_a_row else tally.total
-        limit: int = self.options.stop
+        count, limit = one_more(tally, in_a_row=in_a_row), self.options.stop
         if count < limit:
             return None
         return run.stop(self.code, observed=count, limit=limit, tool=call.name, in_a_row=in_a_row)

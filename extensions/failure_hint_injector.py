@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from policyengine import (
+    UPDATE_STEP,
     Action,
     Batch,
     Extension,
@@ -27,11 +28,10 @@ from policyengine import (
     hookimpl,
 )
 
+from .counts import is_unknown_tool
+
 CODE = "tool_failure"
 INSIST_CODE = "tool_failure_again"
-UNKNOWN_TOOL = "unknown_tool"
-PLAN_TOOL = "update_step"
-"""The tool that changes a plan; a note points to it where there is a plan (AmritaCore 1C.18)."""
 LEVELS = ("hint", "insist", "deny")
 
 # Tool names come from the model, so the number of tallies must not depend on it.
@@ -156,10 +156,10 @@ class FailureHintInjector(Extension):
     @hookimpl
     def after_tool_call(self, run: RunView, call: ToolCall, result: ToolResult) -> Action | None:
         """Count the failure and queue a note where it reaches a level; a success ends the row."""
-        if run.planned and call.name == PLAN_TOOL:
+        if run.planned and call.name == UPDATE_STEP:
             return None  # a refused change of the plan says itself what would be right
         # A call to a tool that does not exist says nothing about the tools that do; `unknown_tools` counts those.
-        if not result.ran or (result.error is not None and result.error.code == UNKNOWN_TOOL):
+        if not result.ran or is_unknown_tool(result):
             return None
         state: Failures = run.state
         # Rounds and batch ids: a host may count only one of them.
@@ -200,7 +200,7 @@ class FailureHintInjector(Extension):
             tally.warned_off = True
             kind = "no_retry"
         limit = self.levels.get("deny")
-        plan = PLAN_TOOL if run.planned else ""
+        plan = UPDATE_STEP if run.planned else ""
         return run.hint(code, f"{CODE}.{kind}", observed=tally.total, limit=limit, plan=plan, **self._facts(call))
 
     def _facts(self, call: ToolCall) -> dict[str, Any]:

@@ -6,10 +6,7 @@ Knows: the kinds of warnings, and in which rounds they were added. Must not know
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
-
-import msgspec
 
 from policyengine import (
     Action,
@@ -18,24 +15,20 @@ from policyengine import (
     OptionProblem,
     Proof,
     RunView,
-    ScriptedCall,
     Turn,
-    batch,
     call,
     hookimpl,
-    say,
 )
 
+from .counts import COUNT, Counter, one_more, stop_option
+from .warning_kinds import KINDS, kind_problems, kinds_option, unusable_turn
+
 CODE = "parse_failures"
-KINDS = ("misformat", "repeat", "empty", "truncated", "reasoning_only")
-"""Every kind of warning about an unusable response."""
 
 
-class Failed(msgspec.Struct):
+class Failed(Counter):
     """What was counted. `unusable` is the latest round with a warning about its response, counted or not."""
 
-    total: int = 0
-    in_a_row: int = 0
     unusable: int = 0
     counted: int = -1
 
@@ -49,16 +42,9 @@ class ParseFailures(Extension):
 
     name = "parse_failures"
     options: Any = {
-        "stop": {"type": "integer", "min": 1, "max": 1_000, "default": 5, "meta": {"stricter": "lower"}},
-        "kinds": {
-            "type": "list",
-            "schema": {"type": "string"},
-            "minlength": 1,
-            "maxlength": 50,
-            "default": ["misformat", "truncated"],
-            "meta": {"stricter": "superset"},
-        },
-        "count": {"type": "string", "allowed": ["total", "consecutive"], "default": "total"},
+        "stop": stop_option(5),
+        "kinds": kinds_option(["misformat", "truncated"]),
+        "count": {**COUNT, "default": "total"},
     }
     state = Failed
     messages = {"parse_failures.stop": {"last": "misformat", "in_a_row": False, "observed": 5, "limit": 5}}
@@ -66,13 +52,7 @@ class ParseFailures(Extension):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> Iterable[OptionProblem]:
         """Report kinds that no response is warned about as: they would never be counted."""
-        for kind in options["kinds"]:
-            if kind in KINDS or "." in kind.strip("."):
-                continue
-            close = get_close_matches(kind, KINDS, n=1)
-            meant = f"; did you mean {close[0]!r}?" if close else ""
-            known = ", ".join(KINDS)
-            yield OptionProblem(("kinds",), f"no response is warned about as {kind!r}{meant} (kinds are: {known})")
+        return kind_problems(options["kinds"])
 
     def proofs(self) -> Iterable[Proof]:
         """Return responses that cannot be parsed, with usable ones between them where the total counts.
@@ -87,7 +67,7 @@ class ParseFailures(Extension):
         for number in range(limit):
             if number and self.options.count == "total":
                 turns += (call("probe", {"page": 2 * number + page}, f"page {2 * number + page}") for page in (0, 1))
-            turns.append(_unparsed(kind, number))
+            turns.append(unusable_turn(kind, number))
         yield Proof("stop", "stop", CODE, len(turns), tuple(turns))
 
     def setup(self) -> None:
@@ -108,22 +88,8 @@ class ParseFailures(Extension):
         if not counts or (now and state.counted == now):
             return None
         state.counted = now
-        state.total += 1
-        state.in_a_row += 1
         in_a_row = self.options.count == "consecutive"
-        count = state.in_a_row if in_a_row else state.total
-        limit: int = self.options.stop
+        count, limit = one_more(state, in_a_row=in_a_row), self.options.stop
         if count < limit:
             return None
         return run.stop(CODE, observed=count, limit=limit, last=warning.kind, in_a_row=in_a_row)
-
-
-def _unparsed(kind: str, number: int) -> Turn:
-    """Return a turn that is parsed to a verdict of this warning kind; no two of them have equal texts."""
-    if kind == "truncated":
-        return say(f"Part {number} of the report begins with", finish_reason="length")
-    if kind == "empty":
-        return say("")
-    if kind == "reasoning_only":
-        return Turn(reasoning=f"Thought number {number}.")
-    return batch(ScriptedCall("probe", arguments=f"[{number}]"))

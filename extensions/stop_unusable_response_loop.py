@@ -6,7 +6,6 @@ Knows: the kinds of warnings, and in which rounds they were added. Must not know
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import msgspec
@@ -19,17 +18,14 @@ from policyengine import (
     OptionProblem,
     Proof,
     RunView,
-    ScriptedCall,
     Turn,
-    batch,
     call,
     hookimpl,
-    say,
 )
 
+from .warning_kinds import KINDS, kind_problems, kinds_option, unusable_turn
+
 CODE = "unusable_responses"
-KINDS = ("misformat", "repeat", "empty", "truncated", "reasoning_only")
-"""Every kind of warning about an unusable response."""
 
 _WINDOW_FIELD = {"type": "integer", "required": True, "min": 1, "max": 1_000}
 
@@ -71,14 +67,7 @@ class StopUnusableResponseLoop(Extension):
             "default": 5,
             "meta": {"stricter": "lower"},
         },
-        "kinds": {
-            "type": "list",
-            "schema": {"type": "string"},
-            "minlength": 1,
-            "maxlength": 50,
-            "default": list(KINDS),
-            "meta": {"stricter": "superset"},
-        },
+        "kinds": kinds_option(KINDS),
         "window": {
             "type": "dict",
             "schema": {
@@ -101,7 +90,7 @@ class StopUnusableResponseLoop(Extension):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> Iterable[OptionProblem]:
         """Report kinds that no response can have, and a window that cannot fire, or never as the first."""
-        yield from _kind_problems(options["kinds"])
+        yield from kind_problems(options["kinds"])
         window = options.get("window")
         if window is not None:
             limit = options["max_consecutive_unusable_responses"]
@@ -116,7 +105,7 @@ class StopUnusableResponseLoop(Extension):
         if not kind:
             return
         limit: int = self.options.max_consecutive_unusable_responses
-        turns = tuple(_unusable(kind, number) for number in range(limit))
+        turns = tuple(unusable_turn(kind, number) for number in range(limit))
         yield Proof("max_consecutive_unusable_responses", "stop", CODE, limit, turns)
         window = self.options.get("window")
         if window is not None and window.bad <= _most_bad(limit, window.of):
@@ -124,7 +113,7 @@ class StopUnusableResponseLoop(Extension):
             for number in range(window.bad):
                 if number and number % (limit - 1) == 0:
                     mixture.append(call("probe", {"page": number}, f"page {number}"))
-                mixture.append(_unusable(kind, number))
+                mixture.append(unusable_turn(kind, number))
             yield Proof("window", "stop", CODE, len(mixture), tuple(mixture))
 
     def setup(self) -> None:
@@ -189,17 +178,6 @@ def _round(run: RunView) -> int:
     return now
 
 
-def _kind_problems(kinds: Iterable[str]) -> Iterable[OptionProblem]:
-    """A kind without a dot is one of ours; a misspelt one would never be counted. Hosts' own kinds have a dot."""
-    for kind in kinds:
-        if kind in KINDS or "." in kind.strip("."):
-            continue
-        close = get_close_matches(kind, KINDS, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
-        known = ", ".join(KINDS)
-        yield OptionProblem(("kinds",), f"no response is warned about as {kind!r}{meant} (kinds are: {known})")
-
-
 def _window_problems(limit: int, bad: int, of: int) -> Iterable[OptionProblem]:
     if bad > of:
         yield OptionProblem(("window", "bad"), f"{bad} of the last {of} rounds can never be unusable")
@@ -211,14 +189,3 @@ def _window_problems(limit: int, bad: int, of: int) -> Iterable[OptionProblem]:
 def _most_bad(limit: int, of: int) -> int:
     """Return how many of `of` rounds can be unusable without `limit` of them in a row."""
     return of - of // limit
-
-
-def _unusable(kind: str, number: int) -> Turn:
-    """Return a turn that is parsed to a verdict of this warning kind; no two of them have equal texts."""
-    if kind == "truncated":
-        return say(f"Part {number} of the report begins with", finish_reason="length")
-    if kind == "empty":
-        return say("")
-    if kind == "reasoning_only":
-        return Turn(reasoning=f"Thought number {number}.")
-    return batch(ScriptedCall("probe", arguments=f"[{number}]"))

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     )
     from policyengine.outcome import FailedAttempt, Outcome, PeerMessage
     from policyengine.parsing import Form, Verdict, parse_response
-    from policyengine.plans import Plan, Step
+    from policyengine.plans import UPDATE_STEP, Plan, Step
     from policyengine.policy.durations import seconds
     from policyengine.providers.errors import classify_provider_error, find_silent_overflow
     from policyengine.responses import ClassifiedResponse, classify_response
@@ -137,6 +137,7 @@ _HOMES = {
     "ToolSpec": "policyengine.messages",
     "Toolset": "policyengine.toolset",
     "Turn": "policyengine.script",
+    "UPDATE_STEP": "policyengine.plans",
     "Usage": "policyengine.messages",
     "UsageError": "policyengine.errors",
     "Verdict": "policyengine.parsing",
@@ -172,6 +173,7 @@ _HOMES = {
 __all__ = [
     "HOOKS",
     "RUNGS",
+    "UPDATE_STEP",
     "Action",
     "Agent",
     "ArgumentError",
