@@ -20,7 +20,8 @@ from policyengine.identity import call_identity
 from policyengine.messages import ToolCall
 from policyengine.parsing.found import Terms
 from policyengine.parsing.objects import object_at
-from policyengine.parsing.pylists import MAX_CALLS, read_lists
+from policyengine.parsing.pycalls import MAX_CALLS, skip
+from policyengine.parsing.pylists import read_lists
 from policyengine.parsing.quoting import IMAGINED, is_illustration
 from policyengine.parsing.repair import encodable
 from policyengine.parsing.strict import StrictError, dumps
@@ -233,7 +234,7 @@ def _lines(text: str, form: Form, terms: Terms, recovery: bool) -> list[_Hit]:
         args: dict[str, Any] = {form.argument: rest}
         end = opened.end()
         if form.payload:
-            at = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+            at = skip(text, end)
             if text[at : at + 1] not in ("{", "["):
                 raise _Unreadable("payload_missing")
             try:
@@ -386,7 +387,6 @@ _READERS: dict[str, Callable[[str, Form, Terms, bool], list[_Hit]]] = {
 _TURN = re.compile(r"\A\s*Assistant:\s*")
 LONGEST_TOKEN = 40
 _TOKEN = re.compile(r"<(?:\|[\w-]{1,30}\|?|end_of_turn|eos|/s)>")
-_SPACE = re.compile(r"\s*")
 _FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
 _OPENINGS = {
     "tag": r"<\s?{}\s?>",

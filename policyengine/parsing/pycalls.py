@@ -16,6 +16,7 @@ from policyengine.parsing.repair import mend
 from policyengine.parsing.strict import StrictError
 
 MAX_CALLS = 64
+"""Most calls that are read from one text."""
 
 
 def read_python(text: str, at: int, terms: Terms) -> Reading:
@@ -25,7 +26,7 @@ def read_python(text: str, at: int, terms: Terms) -> Reading:
     """
     start = at
     listed = text[at : at + 1] == "["
-    at = _skip(text, at + listed)
+    at = skip(text, at + listed)
     calls: list[Found] = []
     try:
         while len(calls) < MAX_CALLS:
@@ -33,10 +34,10 @@ def read_python(text: str, at: int, terms: Terms) -> Reading:
             if call is None:
                 break
             calls.append(call)
-            at = _skip(text, call.end)
+            at = skip(text, call.end)
             if not listed or text[at : at + 1] != ",":
                 break
-            at = _skip(text, at + 1)
+            at = skip(text, at + 1)
     except StrictError as error:
         return Unread(start, at, error.reason, "python")
     if not calls:
@@ -68,7 +69,7 @@ def arguments_at(text: str, at: int, closer: str) -> tuple[dict[str, Any], int, 
     """
     args: dict[str, Any] = {}
     repairs: dict[str, None] = {}
-    place = _skip(text, at)
+    place = skip(text, at)
     while text[place : place + 1] != closer:
         key = _KEYWORD.match(text, place)
         if key is None:
@@ -80,9 +81,9 @@ def arguments_at(text: str, at: int, closer: str) -> tuple[dict[str, Any], int, 
             raise StrictError("truncated" if part.end >= len(text) else "python_call", part.end)
         args[key.group(1)] = part.value
         repairs.update(dict.fromkeys(part.repairs))
-        place = _skip(text, part.end)
+        place = skip(text, part.end)
         if text[place : place + 1] == ",":
-            place = _skip(text, place + 1)
+            place = skip(text, place + 1)
         elif text[place : place + 1] != closer:
             raise StrictError("truncated" if place >= len(text) else "python_call", place)
     for known in ("single_quotes", "python_literals", "trailing_comma"):
@@ -90,7 +91,8 @@ def arguments_at(text: str, at: int, closer: str) -> tuple[dict[str, Any], int, 
     return args, place + 1, tuple(repairs)
 
 
-def _skip(text: str, at: int) -> int:
+def skip(text: str, at: int) -> int:
+    """Return the offset of the first character from `at` on that is no white space of any kind."""
     match = _SPACE.match(text, at)
     return match.end() if match else at
 

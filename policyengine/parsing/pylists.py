@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 
 from policyengine.parsing.found import Terms
 from policyengine.parsing.names import resolve
-from policyengine.parsing.pycalls import arguments_at
+from policyengine.parsing.pycalls import MAX_CALLS, arguments_at, skip
 from policyengine.parsing.strict import StrictError
-
-MAX_CALLS = 64
 
 
 class PythonCall(NamedTuple):
@@ -60,12 +58,12 @@ def read_lists(text: str, terms: Terms, *, anywhere: bool) -> list[PythonCall]:
 def _list(text: str, at: int, terms: Terms, *, exactly: bool) -> tuple[list[PythonCall], int]:
     """Read one list whose bracket stands at `at`."""
     calls: list[PythonCall] = []
-    start, at = at, _skip(text, at + 1)
+    start, at = at, skip(text, at + 1)
     while text[at : at + 1] != "]":
         header = _NAME.match(text, at)
         if header is None:
             raise StrictError("truncated" if at >= len(text) else "python_call", at)
-        place = _skip(text, header.end())
+        place = skip(text, header.end())
         opener = text[place : place + 1]
         if opener == "(":
             args, place, repairs = arguments_at(text, place + 1, ")")
@@ -74,16 +72,16 @@ def _list(text: str, at: int, terms: Terms, *, exactly: bool) -> tuple[list[Pyth
             call = _call(start, place, header.group(), args, (*repairs, "bracketed_name"), terms)
             return [call], place
         elif not exactly and not calls and _ARGUMENT.match(text, place):
-            place = _skip(text, place + (opener == ","))
+            place = skip(text, place + (opener == ","))
             args, place, repairs = arguments_at(text, place, "]")
             call = _call(start, place, header.group(), args, (*repairs, "missing_parentheses"), terms)
             return [call], place
         else:
             raise StrictError("truncated" if place >= len(text) else "arguments_missing", place)
         calls.append(_call(start, place, header.group(), args, repairs, terms))
-        at = _skip(text, place)
+        at = skip(text, place)
         if text[at : at + 1] == ",":
-            at = _skip(text, at + 1)
+            at = skip(text, at + 1)
         elif text[at : at + 1] != "]":
             raise StrictError("truncated" if at >= len(text) else "python_call", at)
     if not calls:
@@ -125,12 +123,6 @@ def _refuse_calls_in_prose(text: str, calls: list[PythonCall]) -> None:
             raise StrictError("call_in_prose", begin)
 
 
-def _skip(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
-
-
-_SPACE = re.compile(r"\s*")
 _LINE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _NEXT = re.compile(r"^[ \t]*\[|(?<=\])[ \t]*,[ \t]*\[|(?<=\])[ \t]+\[", re.MULTILINE)
 _ENDS = re.compile(r"[ \t]*,?[ \t]*(?:<[^<>\n]{1,40}>[ \t]*)*(?:\n|\[|\Z)")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from policyengine.parsing.dialects import NS, OPENING, WRAPPERS, made, read_call
 from policyengine.parsing.found import Found, Terms, Unread
 from policyengine.parsing.objects import object_at
-from policyengine.parsing.pycalls import read_python
+from policyengine.parsing.pycalls import read_python, skip
 from policyengine.parsing.quoting import IMAGINED, NEAR, is_illustration, starts_anew
 from policyengine.parsing.shapes import ShapeError, looks_like_request, request, requests_in
 from policyengine.parsing.strict import StrictError, is_cut_off
@@ -150,7 +150,7 @@ class _Walk:
         closing = self._closing(mark, match.end())
         end = closing.end() if closing else len(self.text)
         language = mark.lstrip("`~").strip().lower()
-        at = _space(self.text, match.end())
+        at = skip(self.text, match.end())
         begins = _CALL.match(self.text, at) or self.text[at : at + 1] in ("{", "[") or _PYTHON.match(self.text, at)
         if _LANGUAGE.fullmatch(language) is None or not begins or at >= end:
             return end
@@ -189,7 +189,7 @@ class _Walk:
             behind = self._read_any(at, start)
             if behind <= at:
                 break
-            at = _space(self.text, behind)
+            at = skip(self.text, behind)
             start = at
         return at
 
@@ -250,7 +250,7 @@ class _Walk:
             end = self._drop(end, closers.end())
         if in_fence:
             return end
-        following = _space(self.text, end)
+        following = skip(self.text, end)
         if self.text[following : following + 1] == "{" and self.unread is None:
             return max(end, self._read_json(following, following))
         return end
@@ -290,7 +290,7 @@ class _Walk:
         return named is not None and self.terms.tools.registered(named.group(1).removeprefix("functions."))
 
     def _python(self, match: re.Match[str]) -> int:
-        at = _space(self.text, match.start("python"))
+        at = skip(self.text, match.start("python"))
         return max(self._read_python(at, at), match.end())
 
     def _read_python(self, at: int, start: int) -> int:
@@ -306,7 +306,7 @@ class _Walk:
         if not calls or self.calls:
             return place
         end = calls[-1].end
-        if _REST.match(self.text, end) or _TAG.match(self.text, _space(self.text, end)):
+        if _REST.match(self.text, end) or _TAG.match(self.text, skip(self.text, end)):
             return self._add(calls, start)
         if start <= self.head and self.text[at] == "[":
             return self._cannot_read(Unread(at, end, "python_call", "python"), start, at)
@@ -364,11 +364,6 @@ class _Walk:
         self.taken = max(self.taken, end)
 
 
-def _space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
-
-
 def _clean(prose: str) -> str:
     """Return prose without wrapper tags and stray marks; empty if nothing is said in it."""
     prose = _TAG.sub("", prose).strip()
@@ -379,7 +374,6 @@ _THOUGHTS = "(?:think|thinking|thought|thoughts|reasoning)"
 _MARKS = re.compile(r"[ \n`~]*")
 _SEPARATOR = re.compile(r"[\s,]*")
 _REST = re.compile(r"[ \n`~]*\Z")
-_SPACE = re.compile(r"\s*")
 _CALL = re.compile(OPENING)
 _THOUGHT = re.compile(rf"</{_THOUGHTS}>")
 _PYTHON = re.compile(r"\[?[A-Za-z_][\w.]{0,200}\(")
