@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.grids import Check, Grid, as_markdown, show
+from benchmarks.grids import Check, Grid, as_markdown, show, what_is_asked
 from benchmarks.naive import RULES
 from benchmarks.outcomes import Outcome, Recorded, Totals, add_up, policy_outcomes, rule_outcomes, with_history
 from benchmarks.stats import Bounds, exact, ratio
@@ -192,8 +192,7 @@ def _reasons(part: str, rows: Sequence[Row]) -> Grid:
 
 
 def _gate(checks: Sequence[Check]) -> Grid:
-    rows = tuple((check.asked, check.found, "yes" if check.holds else "NO") for check in checks)
-    return Grid(f"What is asked of {GATE_POLICY}", ("asked", "found", "holds"), rows)
+    return what_is_asked(checks, f"What is asked of {GATE_POLICY}")
 
 
 def _share(events: int, trials: int) -> str:

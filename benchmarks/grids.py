@@ -50,7 +50,7 @@ def as_markdown(grid: Grid) -> str:
     return f"### {grid.title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def asked(checks: Iterable[Check], title: str = "What is asked") -> Grid:
+def what_is_asked(checks: Iterable[Check], title: str = "What is asked") -> Grid:
     """Return the table of what is asked."""
     rows = ((check.asked, check.found, "yes" if check.holds else "NO") for check in checks)
     return Grid(title, ("asked", "found", "holds"), tuple(rows))

@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.grids import Check, Grid, show
+from benchmarks.grids import Check, Grid, show, what_is_asked
 from policyengine import ModelResponse, ProviderError, ToolCall
 from policyengine.history.check import HistoryProblem, check_history
 from policyengine.history.repair import Repaired, repair_history
@@ -289,14 +289,13 @@ def cut_text(item: Looked) -> str:
 def report(raw: Sequence[Looked], derived: Sequence[Looked]) -> tuple[list[Grid], list[Check]]:
     """Return the tables and what is asked of them."""
     checks = [*_raw_checks(raw, derived), *_derived_checks(derived)]
-    rows = tuple((check.asked, check.found, "yes" if check.holds else "NO") for check in checks)
     grids = [
         _raw_grid(raw),
         _truncated_grid(raw),
         _kind_grid(derived),
         _missing_grid(derived),
         _empty_grid(derived),
-        Grid("Harness faults: what is asked", ("asked", "found", "holds"), rows),
+        what_is_asked(checks, "Harness faults: what is asked"),
     ]
     return grids, checks
 

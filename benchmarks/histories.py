@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from benchmarks.grids import Check, Grid, show
+from benchmarks.grids import Check, Grid, show, what_is_asked
 from policyengine import check_history, legal_cuts, repair_history
 
 LENGTHS = (100, 1_000, 10_000)
@@ -30,9 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     rows, checks = measure()
     columns = ("what", "shape", *(f"#{length:,} messages, us each" for length in LENGTHS), "#longest / shortest")
-    asked = tuple((check.asked, check.found, "yes" if check.holds else "NO") for check in checks)
     show(Grid("Histories: cost per message", columns, tuple(rows)), markdown=arguments.markdown)
-    show(Grid("What is asked", ("asked", "found", "holds"), asked), markdown=arguments.markdown)
+    show(what_is_asked(checks), markdown=arguments.markdown)
     return 1 if arguments.check and not all(check.holds for check in checks) else 0
 
 

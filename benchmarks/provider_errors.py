@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-from benchmarks.grids import Check, Grid, show
+from benchmarks.grids import Check, Grid, show, what_is_asked
 from policyengine import ProviderError
 from policyengine.providers.errors import ERROR_CLASSES, classify_provider_error
 
@@ -116,9 +116,8 @@ def report(texts: Sequence[Text]) -> tuple[list[Grid], list[Check]]:
     """Return the tables and what is asked of them."""
     found = [(item, kind_of(item.text), classify_provider_error(item.text)) for item in texts]
     checks = [*_checks(found)]
-    rows = tuple((check.asked, check.found, "yes" if check.holds else "NO") for check in checks)
     grids = [_class_grid(found), _kind_grid(found), _cost_grid(texts)]
-    return [*grids, Grid("What is asked", ("asked", "found", "holds"), rows)], checks
+    return [*grids, what_is_asked(checks)], checks
 
 
 Found = tuple[Text, str, ProviderError]

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.grids import Check, Grid, asked, show
+from benchmarks.grids import Check, Grid, show, what_is_asked
 from benchmarks.samples import sample
 from benchmarks.stats import exact
 from policyengine.identity import call_identity
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         cost, asked_of_cost = report_cost()
         grids.append(cost)
         checks += asked_of_cost
-    grids.append(asked(checks))
+    grids.append(what_is_asked(checks))
     for grid in grids:
         show(grid, markdown=arguments.markdown)
     return 1 if arguments.check and not all(check.holds for check in checks) else 0
