@@ -32,7 +32,6 @@ class FailedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
     iteration: int
     attempt: int
-    purpose: str
     kind: str
     details: dict[str, Any]
     response: ModelResponse

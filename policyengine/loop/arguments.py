@@ -21,7 +21,7 @@ def check(loop: Loop, draft: Draft) -> Next:
     draft = check_calls(draft, {tool.name: tool for tool in settings.offered(state)}, parsing.arguments)
     if draft.invalid and state.repairs < parsing.repair_calls:
         return _ask_for_repair(loop, draft)
-    if draft.invalid and state.asked_again < parsing.max_retry:
+    if draft.invalid and requests.may_ask_again(loop, draft.response):
         call, hint = draft.first_invalid()
         notice = run.snapshot.templates.render("call.invalid_arguments", {"tool": call.name, "problem": hint})
         return requests.ask_again(loop, draft.response, HistoryWarning("invalid_arguments", notice, {"problem": hint}))

@@ -162,7 +162,7 @@ def _parsed(loop: Loop, response: ModelResponse) -> tuple[ModelResponse, Verdict
 
 def _retry(loop: Loop, response: ModelResponse, notice: str) -> Next:
     """Ask again within the iteration; once the cap is reached, the response is unusable."""
-    if loop.state.asked_again >= settings.parsing_of(loop, response).max_retry:
+    if not requests.may_ask_again(loop, response):
         return _unusable(loop, response, "misformat", _problem(loop, response, "retries_exhausted"))
     return requests.ask_again(loop, response, HistoryWarning("retry", notice))
 
@@ -174,7 +174,7 @@ def _unreadable(loop: Loop, response: ModelResponse, verdict: Verdict) -> Next:
     the whole history instead of in its place.
     """
     kind, data = WARNING_KINDS[verdict.kind], _problem(loop, response, verdict.reason)
-    if loop.state.asked_again >= settings.parsing_of(loop, response).max_retry:
+    if not requests.may_ask_again(loop, response):
         return _unusable(loop, response, kind, data)
     variables = {"protocol": loop.state.protocol, "forms": (), **data}
     notice = loop.run.snapshot.templates.render(f"warning.{kind}", variables)

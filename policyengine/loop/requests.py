@@ -52,11 +52,15 @@ def build(loop: Loop) -> ModelRequest:
     )
 
 
+def may_ask_again(loop: Loop, response: ModelResponse) -> bool:
+    """Return whether the policy permits one more attempt in this iteration."""
+    return loop.state.asked_again < settings.parsing_of(loop, response).max_retry
+
+
 def ask_again(loop: Loop, response: ModelResponse, problem: HistoryWarning) -> Next:
     """Make one more attempt. The failed one goes with it, and with it only: history never holds it."""
-    state = loop.state
-    iteration, purpose = loop.run.state.iteration, "main" if state.draft is None else "repair"
-    state.failed.append(FailedAttempt(iteration, state.attempt, purpose, problem.kind, problem.data, response))
+    state, iteration = loop.state, loop.run.state.iteration
+    state.failed.append(FailedAttempt(iteration, state.attempt, problem.kind, problem.data, response))
     del state.failed[:-KEPT_ATTEMPTS]
     state.asked_again += 1
     state.aside = tuple(history.unusable(response, state.protocol, problem))
