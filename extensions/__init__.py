@@ -3,41 +3,40 @@
 Knows: which classes ship with the package, in this one explicit list: it is deterministic and cannot be shadowed by
 an installed package.
 Must not know: policies, the engine. Every extension uses the public API only and none imports another one.
+
+A module is imported when its extension is used: a policy seldom uses more than half of them.
 """
 
-from .context_compaction import ContextCompaction
-from .cost_budget import CostBudget
-from .empty_response import EmptyResponse
-from .failure_hint_injector import FailureHintInjector
-from .parse_failures import ParseFailures
-from .provider_recovery import ProviderRecovery
-from .repeat_message import RepeatMessage
-from .stall_detector import StallDetector
-from .step_limit import StepLimit
-from .stop_unusable_response_loop import StopUnusableResponseLoop
-from .token_budget import TokenBudget
-from .tool_call_limit import ToolCallLimit
-from .tool_failures import ToolFailures
-from .tool_timeout import ToolTimeout
-from .unknown_tools import UnknownTools
-from .wall_clock import WallClock
+from __future__ import annotations
 
-BUILTIN = (
-    StopUnusableResponseLoop,
-    StallDetector,
-    FailureHintInjector,
-    RepeatMessage,
-    StepLimit,
-    ToolCallLimit,
-    TokenBudget,
-    CostBudget,
-    WallClock,
-    ParseFailures,
-    ToolFailures,
-    UnknownTools,
-    ToolTimeout,
-    ProviderRecovery,
-    ContextCompaction,
-    EmptyResponse,
-)
-"""Every built-in extension class, in the order in which they are listed to users."""
+from importlib import import_module
+from typing import Any
+
+CLASSES: dict[str, str] = {
+    "stop_unusable_response_loop": "StopUnusableResponseLoop",
+    "stall_detector": "StallDetector",
+    "failure_hint_injector": "FailureHintInjector",
+    "repeat_message": "RepeatMessage",
+    "step_limit": "StepLimit",
+    "tool_call_limit": "ToolCallLimit",
+    "token_budget": "TokenBudget",
+    "cost_budget": "CostBudget",
+    "wall_clock": "WallClock",
+    "parse_failures": "ParseFailures",
+    "tool_failures": "ToolFailures",
+    "unknown_tools": "UnknownTools",
+    "tool_timeout": "ToolTimeout",
+    "provider_recovery": "ProviderRecovery",
+    "context_compaction": "ContextCompaction",
+    "empty_response": "EmptyResponse",
+}
+"""The class of every built-in extension by its name, in the order in which they are listed to users.
+
+The name is also that of the module it stands in."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return `BUILTIN`, a tuple of all classes in their order."""
+    if name != "BUILTIN":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return tuple(getattr(import_module(f".{module}", __name__), cls) for module, cls in CLASSES.items())

@@ -88,6 +88,10 @@ class ContextCompaction(Extension):
         self.threshold = window * float(self.options.trigger)
         self.growth = window * GROWTH
 
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"before_model_call": ("rewrite",)}
+
     def proofs(self) -> Iterable[Proof]:
         """Return a prompt that fills the window, and messages without any usage."""
         if self.options.strategy == "none":

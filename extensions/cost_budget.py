@@ -6,13 +6,11 @@ Knows: prices by model, what requests took. Must not know: histories, providers,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from policyengine import (
+    NANO,
     Action,
     ModelRequest,
     ModelResponse,
@@ -23,6 +21,8 @@ from policyengine import (
     Turn,
     Usage,
     UsageError,
+    bundled_prices,
+    has_bundled_prices,
     hookimpl,
 )
 
@@ -32,22 +32,14 @@ CODE = "cost_budget"
 UNKNOWN = "unknown_price"
 ESTIMATED = "cost_estimate"
 
-PACKAGE = "genai_prices"
 MISSING = (
     "the package genai-prices is not installed, so there are no prices: "
     "`pip install 'agent-policyengine[cost]'`, or list them under `prices`"
 )
 
-NANO = 10**9
-"""Money is added up in whole billionths of a dollar, so that ten times ten cents are a dollar."""
-
 _MOST_USD = 1_000_000
 _MOST_TOKENS = 10**12
 _PRICE: dict[str, Any] = {"type": "number", "min": 0, "max": _MOST_USD, "required": True}
-
-# Prices of packages change at dates and times of day. The latest ones, at noon: the same policy then decides the same
-# whenever a recording is replayed, as long as the installed prices are the same.
-_PRICED_AT = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 _NO_MODEL = "no-such-model"
 _DEAR_MODELS = ("o1-pro", "gpt-4o", "claude-sonnet-4-5")
@@ -88,6 +80,7 @@ class CostBudget(UsageBudget):
             "maxlength": 200,
             "keysrules": {"type": "string", "minlength": 1, "maxlength": 200},
             "valuesrules": {"type": "dict", "schema": {"input": dict(_PRICE), "output": dict(_PRICE)}},
+            "meta": {"keys": "patterns"},
         },
         "unknown_model": {"type": "string", "allowed": ["stop", "ignore"], "default": "stop"},
         "scope": {"type": "string", "allowed": ["run", "conversation"], "default": "run"},
@@ -107,7 +100,7 @@ class CostBudget(UsageBudget):
         """Report that there are no prices, and a pattern behind another one that matches all it matches."""
         prices = options.get("prices")
         if prices is None:
-            if find_spec(PACKAGE) is None:
+            if not has_bundled_prices():
                 yield OptionProblem((), MISSING)
             return
         seen: list[str] = []
@@ -117,6 +110,10 @@ class CostBudget(UsageBudget):
                 message = f"is never used: {before!r} stands before it and matches the same models"
                 yield OptionProblem(("prices", pattern), message, fatal=False)
             seen.append(pattern)
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"before_model_call": ("stop",)}
 
     def proofs(self) -> Iterable[Proof]:
         """Return a request that uses the budget up, and one to a model without a price."""
@@ -199,22 +196,10 @@ def _listed(prices: Mapping[str, Any]) -> Price:
 
 def _bundled() -> Price:
     """Return the prices that come with the package; it is imported here, where a policy wants it."""
-    if find_spec(PACKAGE) is None:
+    prices = bundled_prices()
+    if prices is None:
         raise UsageError(MISSING)
-    package: Any = import_module(PACKAGE)
-
-    def price(model: str, used: Used) -> int | None:
-        usage = package.Usage(input_tokens=used.prompt, output_tokens=used.completion)
-        try:
-            found = package.calc_price(usage, model, genai_request_timestamp=_PRICED_AT)
-        except LookupError:
-            return None
-        if found.model_price.input_mtok is None and found.model_price.output_mtok is None:
-            return None  # a model that is not priced by the token
-        nano: int = round(found.total_price * NANO)
-        return nano
-
-    return price
+    return lambda model, used: prices(model, used.prompt, used.completion)
 
 
 def _usd(nano: int) -> str:

@@ -5,6 +5,7 @@ Knows: how results are counted: once per batch, in a row or in total. Must not k
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -56,11 +57,16 @@ class StopAfter(Extension):
     """
 
     code: ClassVar[str] = ""
+    needs = frozenset({"after_tool_call"})
     state = Tally
 
     def counts(self, run: RunView, call: ToolCall, result: ToolResult) -> bool | None:
         """Return whether a result counts (true), ends the row (false), or says nothing (`None`)."""
         raise NotImplementedError
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"after_tool_call": ("stop",)}
 
     @hookimpl
     def before_tool_call(self, run: RunView, call: ToolCall, batch: Batch) -> Action | None:

@@ -70,6 +70,10 @@ class EmptyResponse(Extension):
         if text is not None and not text.strip():
             yield OptionProblem(("fallback",), "is empty but for white space")
 
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"after_parse": ("rewrite",)}
+
     def proofs(self) -> Iterable[Proof]:
         """Return silence after a tool that answers, and as much silence as is put up with."""
         for pattern in self.options.answered_by[:1]:

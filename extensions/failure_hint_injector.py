@@ -36,7 +36,7 @@ LEVELS = ("hint", "insist", "deny")
 
 # Tool names come from the model, so the number of tallies must not depend on it.
 _MOST_TOOLS = 256
-_THRESHOLD = {"type": "integer", "min": 1, "max": 1_000, "meta": {"stricter": "lower"}}
+_THRESHOLD = {"type": "integer", "min": 1, "max": 1_000, "meta": {"stricter": "lower", "absent": "loosest"}}
 
 
 class Tally(msgspec.Struct):
@@ -85,6 +85,7 @@ class FailureHintInjector(Extension):
         "scope": {"type": "string", "allowed": ["tool", "step"], "default": "tool"},
         "count": {"type": "string", "allowed": ["consecutive", "total"], "default": "consecutive"},
     }
+    needs = frozenset({"after_tool_call"})
     state = Failures
     scope = "step"
     messages = {
@@ -126,6 +127,11 @@ class FailureHintInjector(Extension):
         if not given:
             yield OptionProblem(("levels",), "no level is set; set `mode: disabled` on the rule to switch it off")
 
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        before = ("deny",) if "deny" in self.levels else ()
+        return {"before_tool_call": before, "after_tool_call": ("hint",) if self.has_notes else ()}
+
     def proofs(self) -> Iterable[Proof]:
         """Return a tool that fails again and again, and one that says a retry is pointless."""
         for level in LEVELS:
@@ -142,6 +148,7 @@ class FailureHintInjector(Extension):
         """Look up the configured levels once."""
         self.levels = {level: number for level, number in self.options.levels.items() if number is not None}
         self.has_notes = "hint" in self.levels or "insist" in self.levels
+        self.by_tool = self.options.scope == "tool"
 
     @hookimpl
     def before_tool_call(self, run: RunView, call: ToolCall, batch: Batch) -> Action | None:
@@ -164,7 +171,7 @@ class FailureHintInjector(Extension):
         state: Failures = run.state
         # Rounds and batch ids: a host may count only one of them.
         this_batch = f"{run.iteration}/{state.batch}"
-        key = call.name if self.options.scope == "tool" else ""
+        key = call.name if self.by_tool else ""
         if not run.failed(call, result):
             if key in state.tallies:
                 state.tallies[key].in_a_row = 0

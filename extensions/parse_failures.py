@@ -54,6 +54,10 @@ class ParseFailures(Extension):
         """Report kinds that no response is warned about as: they would never be counted."""
         return kind_problems(options["kinds"])
 
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"hist_add_warning.end": ("stop",)}
+
     def proofs(self) -> Iterable[Proof]:
         """Return responses that cannot be parsed, with usable ones between them where the total counts.
 

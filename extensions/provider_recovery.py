@@ -100,9 +100,9 @@ class ProviderRecovery(Extension):
         "wait": {
             "type": "dict",
             "schema": {
-                "first": {"type": "string", "check_with": "duration"},
-                "factor": {"type": "number", "min": 1, "max": 10},
-                "max": {"type": "string", "check_with": "duration"},
+                "first": {"type": "string", "check_with": "duration", "default": WAIT["first"]},
+                "factor": {"type": "number", "min": 1, "max": 10, "default": WAIT["factor"]},
+                "max": {"type": "string", "check_with": "duration", "default": WAIT["max"]},
             },
             "default": WAIT,
         },
@@ -150,6 +150,10 @@ class ProviderRecovery(Extension):
         self.windows: dict[str, int | None] = {
             model["model"]: model.get("window") for model in self.options.fallback_models
         }
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"after_provider_error": ("retry", "stop")}
 
     def proofs(self) -> Iterable[Proof]:
         """Return, for every remedy that is allowed and can be proved, a failure against which only it helps."""

@@ -7,7 +7,7 @@ Must not know: calls and their results (that is `stall_detector`), what becomes 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -51,6 +51,10 @@ class RepeatMessage(Extension):
     }
     state = Previous
     scope = "step"
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"after_parse": ("rewrite",)}
 
     def proofs(self) -> Iterable[Proof]:
         """Return the same remark said twice, and then the final answer."""

@@ -38,7 +38,12 @@ class StepLimit(Extension):
     name = "step_limit"
     options: Any = {
         "max_steps": {"type": "integer", "min": 1, "max": 100_000, "default": 40, "meta": {"stricter": "lower"}},
-        "wind_down_at": {"type": "integer", "min": 1, "max": 99_999, "meta": {"stricter": "lower"}},
+        "wind_down_at": {
+            "type": "integer",
+            "min": 1,
+            "max": 99_999,
+            "meta": {"stricter": "lower", "absent": "loosest"},
+        },
     }
     messages = {
         "max_steps.stop": {"observed": 40, "limit": 40},
@@ -52,6 +57,10 @@ class StepLimit(Extension):
         if wind_down_at is not None and wind_down_at >= options["max_steps"]:
             message = f"must be below max_steps ({options['max_steps']}), or it can never take effect"
             yield OptionProblem(("wind_down_at",), message)
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"before_model_call": ("stop",) if self.wind_down_at is None else ("stop", "wind_down")}
 
     def proofs(self) -> Iterable[Proof]:
         """Return a run without end that must be wound down and stopped.
@@ -70,14 +79,17 @@ class StepLimit(Extension):
             yield Proof("wind_down_at", "wind_down", CODE, wind_down_at + 1, turns[: wind_down_at + 1])
         yield Proof("max_steps", "stop", CODE, limit + 1, turns)
 
+    def setup(self) -> None:
+        """Look up the limits once."""
+        self.max_steps: int = self.options.max_steps
+        self.wind_down_at: int | None = self.options.get("wind_down_at")
+
     @hookimpl
     def before_model_call(self, run: RunView, request: ModelRequest) -> Action | None:
         """Stop before request number `max_steps` + 1; wind down after `wind_down_at` rounds."""
-        done = run.iteration - 1
-        limit: int = self.options.max_steps
+        done, limit = run.iteration - 1, self.max_steps
         if done >= limit:
             return run.stop(CODE, observed=done, limit=limit)
-        wind_down_at: int | None = self.options.get("wind_down_at")
-        if wind_down_at is not None and done >= wind_down_at:
+        if self.wind_down_at is not None and done >= self.wind_down_at:
             return run.wind_down(CODE, observed=done, limit=limit)
         return None

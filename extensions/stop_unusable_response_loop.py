@@ -71,8 +71,8 @@ class StopUnusableResponseLoop(Extension):
         "window": {
             "type": "dict",
             "schema": {
-                "bad": {**_WINDOW_FIELD, "meta": {"stricter": "lower"}},
-                "of": {**_WINDOW_FIELD, "meta": {"stricter": "higher"}},
+                "bad": {**_WINDOW_FIELD, "meta": {"stricter": "lower", "absent": "loosest"}},
+                "of": {**_WINDOW_FIELD, "meta": {"stricter": "higher", "absent": "loosest"}},
             },
         },
         "scope": {"type": "string", "allowed": ["run", "conversation"], "default": "run"},
@@ -95,6 +95,10 @@ class StopUnusableResponseLoop(Extension):
         if window is not None:
             limit = options["max_consecutive_unusable_responses"]
             yield from _window_problems(limit, window["bad"], window["of"])
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        return {"hist_add_warning.end": ("stop",)}
 
     def proofs(self) -> Iterable[Proof]:
         """Return unusable responses in a row, and a mixture that only the window notices.

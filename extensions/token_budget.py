@@ -29,7 +29,12 @@ from .usage import COUNTS, Metered, UsageBudget, Used
 CODE = "token_budget"
 ESTIMATED = "token_estimate"
 
-_TOKENS: dict[str, Any] = {"type": "integer", "min": 1, "max": 10**12, "meta": {"stricter": "lower"}}
+_TOKENS: dict[str, Any] = {
+    "type": "integer",
+    "min": 1,
+    "max": 10**12,
+    "meta": {"stricter": "lower", "absent": "loosest"},
+}
 
 # A proof is played turn by turn. Beyond this many turns it would take longer than anybody waits for it.
 _LONGEST_PROOF = 500
@@ -96,6 +101,13 @@ class TokenBudget(UsageBudget):
         for name, value in (("step", step), ("wind_down_at", wind_down_at)):
             if run is not None and value is not None and value >= run:
                 yield OptionProblem((name,), f"must be below run ({run}), or it can never take effect")
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        run, step, wind_down_at = (self.options.get(name) is not None for name in ("run", "step", "wind_down_at"))
+        before = (("stop",) if run or step else ()) + (("wind_down",) if wind_down_at else ())
+        after = (("end_step",) if step else ()) + (("stop",) if step and run else ())
+        return {"before_model_call": before, "after_iteration": after}
 
     def proofs(self) -> Iterable[Proof]:
         """Return a request that uses a budget up, and requests that use up what the wind-down leaves."""

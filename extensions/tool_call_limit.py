@@ -42,7 +42,12 @@ _OTHERS = ""
 _LONGEST_PROOF = 2_000
 _LARGEST_BATCH = 300
 
-_NUMBER: dict[str, Any] = {"type": "integer", "min": 1, "max": 100_000, "meta": {"stricter": "lower"}}
+_NUMBER: dict[str, Any] = {
+    "type": "integer",
+    "min": 1,
+    "max": 100_000,
+    "meta": {"stricter": "lower", "absent": "loosest"},
+}
 
 
 class Count(msgspec.Struct):
@@ -87,6 +92,7 @@ class ToolCallLimit(Extension):
             "maxlength": 200,
             "keysrules": {"type": "string", "minlength": 1, "maxlength": 200},
             "valuesrules": dict(_NUMBER),
+            "meta": {"keys": "patterns"},
         },
         "scope": {"type": "string", "allowed": ["run", "conversation"], "default": "run"},
     }
@@ -120,6 +126,13 @@ class ToolCallLimit(Extension):
                 message = f"is never used: {before!r} stands before it and matches the same tools"
                 yield OptionProblem(("tools", pattern), message, fatal=False)
             seen.append(pattern)
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        whole = self.rounds is not None or self.calls is not None
+        single = self.calls is not None or bool(self.tools)
+        before_call = (("wind_down",) if whole else ()) + (("deny",) if single else ())
+        return {"before_model_call": ("wind_down",) if whole else (), "before_tool_call": before_call}
 
     def proofs(self) -> Iterable[Proof]:
         """Return rounds, a batch and calls of one tool that go past their limit by one.

@@ -48,6 +48,8 @@ class UsageBudget(Extension):
     gets, and a recording, whose requests are not rebuilt, gives the same numbers.
     """
 
+    needs = frozenset({"after_model_response"})
+
     @hookimpl
     def run_start(self, run: RunView, task: str) -> Action | None:
         """Take note of the task."""

@@ -26,7 +26,11 @@ from policyengine import (
 
 CODE = "wall_clock"
 
-_DURATION: dict[str, Any] = {"type": "string", "check_with": "duration", "meta": {"form": "duration"}}
+_DURATION: dict[str, Any] = {
+    "type": "string",
+    "check_with": "duration",
+    "meta": {"form": "duration", "stricter": "lower", "absent": "loosest"},
+}
 
 # No run takes so long between two events (116 days): the clock was set, or the recording begins to have times.
 _LEAP_S = 1e7
@@ -63,6 +67,12 @@ class WallClock(Extension):
             yield OptionProblem((), "set `stop`, `wind_down` or both; write `mode: disabled` to switch the rule off")
         elif stop is not None and wind_down is not None and _seconds(wind_down) >= _seconds(stop):
             yield OptionProblem(("wind_down",), f"must be below stop ({stop}), or it can never take effect")
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        stop = ("stop",) if self.stop_s is not None else ()
+        wind_down = ("wind_down",) if self.wind_down_s is not None else ()
+        return {"before_model_call": stop + wind_down, "before_tool_call": stop}
 
     def proofs(self) -> Iterable[Proof]:
         """Return a call that comes too late for `stop`, and one that leaves time only for the final answer."""

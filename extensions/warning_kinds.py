@@ -6,7 +6,6 @@ Knows: the kinds, how an option names some of them. Must not know: which rule co
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from policyengine import OptionProblem, ScriptedCall, Turn, batch, say
@@ -32,6 +31,8 @@ def kind_problems(kinds: Iterable[str]) -> Iterable[OptionProblem]:
     for kind in kinds:
         if kind in KINDS or "." in kind.strip("."):
             continue
+        from difflib import get_close_matches  # a policy without mistakes needs no advice
+
         close = get_close_matches(kind, KINDS, n=1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         known = ", ".join(KINDS)

@@ -6,6 +6,7 @@ Must not know: policies, dispatch, any particular extension.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -40,6 +41,10 @@ class Options(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return an option, or `default`; rules ask for what is not set in every round."""
+        return self._values.get(key, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -78,6 +83,16 @@ class Proof(msgspec.Struct, frozen=True):
     pace_s: float = 0.0
 
 
+def is_shipped(cls: type[Extension]) -> bool:
+    """Return whether a class is an extension of this package: what never differs of it is for the tests to check.
+
+    What a class says of itself does not count: it must be the very one that the list of built-in extensions leads to.
+    """
+    package = "policyengine.extensions"
+    classes: Mapping[str, str] = getattr(sys.modules.get(package), "CLASSES", {})
+    return any(getattr(sys.modules.get(f"{package}.{name}"), known, None) is cls for name, known in classes.items())
+
+
 class Extension:
     """Base of every guard. Subclass it, set the class attributes, implement hooks marked with `@hookimpl`.
 
@@ -88,7 +103,8 @@ class Extension:
         name: the name policies use. Third-party names contain a dot (`acme.spend`), built-in names do not.
         api: the hook API version the extension was written for.
         options: the Cerberus schema of `with:`; every field has a `type`, thresholds have `min` and `max`, and
-            `meta: {stricter: lower | higher | subset | superset}` where a direction is stricter. On an instance,
+            `meta: {stricter: lower | higher | subset | superset}` where a direction is stricter, with `absent: loosest`
+            where the option may be missing and nothing is as loose (docs/write-an-extension.md). On an instance,
             `self.options` holds the validated values.
         state: a `msgspec.Struct` class whose fields all have defaults, or `None`.
         state_version: raise it when the meaning of `state` changes; saved state of another version is reset.
@@ -98,6 +114,7 @@ class Extension:
         templates: `{language: {kind: template text}}` shipped by a third-party package.
         rewrites_calls: must be true for an extension that answers `before_tool_call` with a rewrite. Such rules are
             asked first and then once more about the changed call; all other rules see only the final call.
+        needs: hook points without which a rule can never fire, beside those at which it answers: where it measures.
     """
 
     name: ClassVar[str] = ""
@@ -109,6 +126,7 @@ class Extension:
     messages: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     templates: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     rewrites_calls: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     _frozen: bool = False
 
@@ -133,6 +151,14 @@ class Extension:
     def check_options(cls, options: Mapping[str, Any]) -> Iterable[OptionProblem]:
         """Return problems of validated options that the schema cannot express (a rung that can never fire)."""
         return ()
+
+    def answers(self) -> Mapping[str, Iterable[str]] | None:
+        """Return what these options can make it answer: names of actions by hook point, in policy spelling.
+
+        A host that cannot carry one of them out refuses the policy when it is loaded. `None`: nothing is declared, so
+        nobody can tell before the run.
+        """
+        return None
 
     def proofs(self) -> Iterable[Proof]:
         """Return, for every rung these options configure, a sequence that must trip it (`policyengine prove`)."""

@@ -145,6 +145,7 @@ A policy names the package and uses the extension, as `policies/@name@.yaml` doe
 ```sh
 pip install -e '.[test]'
 pytest
+policyengine extensions check @name@
 policyengine check policies/@name@.yaml
 policyengine prove policies/@name@.yaml
 policyengine test policies --coverage

@@ -12,6 +12,7 @@ from policyengine.context import RunView
 from policyengine.dispatch import check_answer
 from policyengine.errors import ConfigError
 from policyengine.extension import Extension
+from policyengine.hooks import HookPoint
 from policyengine.messages import (
     Batch,
     HistoryWarning,
@@ -28,7 +29,7 @@ from policyengine.parsing.verdict import Verdict
 from policyengine.policy.problems import Problem
 from policyengine.runstate import RunState, StopReason
 from policyengine.snapshot import Entry, PolicySnapshot
-from policyengine.workers import call_with_limit
+from policyengine.workers import call_with_limit, fault_text
 
 LEAST_S = 1.0
 """What a first call may take at least: it may import and compile what later ones find ready."""
@@ -61,12 +62,13 @@ def self_test(snapshot: PolicySnapshot) -> None:
         ConfigError: one problem (X406) for every rule that raises or answers nonsense.
     """
     problems = []
+    by_rule = {hook: {entry.rule.id: entry for entry in snapshot.tables[hook].entries} for hook in SAMPLES}
     for rule_id, extension in snapshot.extensions.items():
         state = RunState("self-test", iteration=1, step=1)
         kept, broken = _state(extension)
         view = RunView(state, rule_id, kept, snapshot.tool)
         for hook, payload in SAMPLES.items():
-            fault = broken or _fault(snapshot, rule_id, hook, view, payload)
+            fault = broken or _fault(by_rule[hook].get(rule_id), snapshot.tables[hook].point, view, payload)
             if fault:
                 rule = snapshot.rules[rule_id]
                 if rule.variables:  # it may quote an option, and the value of a variable is never shown
@@ -78,28 +80,25 @@ def self_test(snapshot: PolicySnapshot) -> None:
         raise ConfigError(problems)
 
 
-def _fault(snapshot: PolicySnapshot, rule_id: str, hook: str, view: RunView, payload: tuple[Any, ...]) -> str:
-    table = snapshot.tables[hook]
-    for entry in table.entries:
-        if entry.rule.id != rule_id:
-            continue
-        answer, fault = _answer(entry, view, payload)
-        return fault or check_answer(answer, table.point, payload, entry.extension)[1]
-    return ""
+def _fault(entry: Entry | None, point: HookPoint, view: RunView, payload: tuple[Any, ...]) -> str:
+    if entry is None:
+        return ""
+    answer, fault = _answer(entry, view, payload)
+    return fault or check_answer(answer, point, payload, entry.extension)[1]
 
 
 def _answer(entry: Entry, view: RunView, payload: tuple[Any, ...]) -> tuple[Any, str]:
     """Call an implementation as a run would: what is not built in gets a worker thread and is given up after a time."""
     if not entry.inline:
         limit_s = max(entry.limit_ns / 1e9, LEAST_S)
-        in_time, answer, fault = call_with_limit(partial(entry.call, view, payload), limit_s)
+        in_time, answer, fault = call_with_limit(partial(entry.call, view, *payload), limit_s)
         return answer, fault if in_time else f"timeout: no answer after {limit_s:g} s"
     try:
-        return entry.call(view, payload), ""
+        return entry.call(view, *payload), ""
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the fault is reported with its rule
-        return None, f"{type(error).__name__}: {error}"
+        return None, fault_text(error)
 
 
 def _state(extension: Extension) -> tuple[Any, str]:
@@ -109,4 +108,4 @@ def _state(extension: Extension) -> tuple[Any, str]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the fault is reported with its rule
-        return None, f"its state cannot be made: {type(error).__name__}: {error}"
+        return None, f"its state cannot be made: {fault_text(error)}"

@@ -9,21 +9,26 @@ raising implementation and loses who answered (docs/decisions/0005).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import msgspec
 import pluggy
 
+from policyengine import workers
 from policyengine.errors import ConfigError, ExtensionError
-from policyengine.extension import Extension
+from policyengine.extension import Extension, is_shipped
 from policyengine.hooks import HOOKS, PROJECT, HookPoint, HookSpecs
 from policyengine.messages import ToolFacts
-from policyengine.plugins.registry import Registry
 from policyengine.policy.model import Policy, Rule, When
 from policyengine.policy.problems import Position, Problem
 from policyengine.policy.wording import suggestion
 from policyengine.templates import CORE_MESSAGES, Templates, shipped_kinds
+from policyengine.workers import call_within, fault_text
+
+if TYPE_CHECKING:
+    from policyengine.plugins.registry import Registry
 
 
 class Found(Protocol):
@@ -57,14 +62,14 @@ class Manager(pluggy.PluginManager):
     """pluggy 1.6 evaluates the properties of a plugin when it is registered, 1.7 does not; here neither does."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """Return the marker's options of a method; a property has none."""
-        if isinstance(getattr(type(plugin), name, None), property):
+        """Return the marker's options of a method; a property has none, and no hook point has a name like `__eq__`."""
+        if name.startswith("__") or isinstance(getattr(type(plugin), name, None), property):
             return None
         return super().parse_hookimpl_opts(plugin, name)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One rule's implementation of one hook, ready to be called as `call(view, payload)`.
+    """One rule's implementation of one hook, ready to be called as `call(view, *payload)`.
 
     `when` is `None` where the rule sees every event. `inline` implementations run in the deciding thread; others get
     a worker thread and are given up after `limit_s` seconds.
@@ -72,7 +77,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     rule: Rule
     extension: Extension
-    call: Callable[[Any, tuple[Any, ...]], Any]
+    call: Callable[..., Any]
     when: When | None
     inline: bool
     limit_ns: int
@@ -107,7 +112,18 @@ class PolicySnapshot:
     rule id, disabled rules excluded), `templates`, `manager`, `rollouts` (of rules that are not for every run).
     """
 
-    __slots__ = ("_facts", "extensions", "generation", "manager", "policy", "rollouts", "rules", "tables", "templates")
+    __slots__ = (
+        "__weakref__",
+        "_facts",
+        "extensions",
+        "generation",
+        "manager",
+        "policy",
+        "rollouts",
+        "rules",
+        "tables",
+        "templates",
+    )
 
     def __init__(
         self,
@@ -145,19 +161,28 @@ class PolicySnapshot:
         return facts
 
 
-def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1) -> PolicySnapshot:
+def build_snapshot(
+    policy: Policy, source: ExtensionSource, generation: int = 1, *, checked: bool = False
+) -> PolicySnapshot:
     """Make instances of every rule that is not disabled, check them and compile the hook tables.
+
+    `checked` says that a snapshot of the same policy was built before, with the same templates: they are not looked
+    at again.
 
     Raises:
         ConfigError: an extension cannot be constructed or a message cannot be rendered with its sample data.
         ExtensionError: an implementation breaks the hook contract.
     """
-    source = source.allowing(policy.packages) if isinstance(source, Registry) else source
+    source = source.allowing(policy.packages).blocking(policy.blocks) if _is_registry(source) else source
     manager = Manager(PROJECT)
     manager.add_hookspecs(HookSpecs)
     problems: list[Problem] = []
     extensions: dict[str, Extension] = {}
     trusted: set[str] = set()
+    # One rule of each class is registered for all of them: what pluggy checks is the same for every instance, and it
+    # goes through all that was registered before, so that its time would grow with the square of the number of rules.
+    registered: dict[type[Extension], str] = {}
+    named: dict[str, str] = {}
     for rule in policy.rules:
         if rule.mode == "disabled":
             continue
@@ -166,8 +191,10 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
             problems.append(Problem("R501", f"no extension named {rule.use!r}", rule.position, f"extensions.{rule.id}"))
             continue
         try:
-            extensions[rule.id] = found.cls(rule.options)
-            manager.register(extensions[rule.id], name=rule.id)
+            extensions[rule.id] = found.cls(rule.options) if found.builtin else _made(found.cls, rule)
+            if found.cls not in registered:
+                registered[found.cls] = manager.register(extensions[rule.id], name=rule.id) or rule.id
+            named[rule.id] = registered[found.cls]
         except pluggy.PluginValidationError as error:
             raise ExtensionError(rule.use, found.origin, str(error)) from error
         except KeyboardInterrupt:
@@ -175,8 +202,9 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
         except BaseException as error:  # noqa: BLE001 - third-party code; becomes a positioned problem
             # What it says may quote an option, and the value of an environment variable is never shown.
             names = ", ".join(rule.variables)
-            said = f"(its text is not shown: options come from $env {names})" if names else str(error)
-            detail = f"{rule.use} cannot be set up with these options: {type(error).__name__}: {said}"
+            hidden = f"{type(error).__name__}: (its text is not shown: options come from $env {names})"
+            said = hidden if names else fault_text(error)
+            detail = f"{rule.use} ({found.origin}) cannot be set up with these options: {said}"
             problems.append(Problem("X406", detail, rule.position, f"extensions.{rule.id}.with"))
             continue
         if found.builtin:
@@ -186,22 +214,40 @@ def build_snapshot(policy: Policy, source: ExtensionSource, generation: int = 1)
         policy.language, policy.prompts, {rule_id: extension.templates for rule_id, extension in extensions.items()}
     )
     nowhere = Position(policy.files[-1] if policy.files else policy.name)
-    faults = (*templates.problems, *(templates.check(kind, sample) for kind, sample in CORE_MESSAGES.items()))
-    problems += [_fault(policy, fault, nowhere) for fault in faults if fault]
-    problems += _message_problems(policy, extensions, templates)
-    problems += _unsent_problems(extensions, templates, source, nowhere)
+    problems += [_fault(policy, fault, nowhere) for fault in templates.problems]
+    if not checked:
+        own = (templates.check(kind, sample, ours=True) for kind, sample in CORE_MESSAGES.items())
+        problems += [_fault(policy, fault, nowhere) for fault in own if fault]
+        problems += _message_problems(policy, extensions, templates)
+        problems += _unsent_problems(extensions, templates, source, nowhere)
     if problems:
         raise ConfigError(problems)
-    tables = {name: _table(point, policy, extensions, manager, trusted) for name, point in HOOKS.items()}
+    tables = {name: _table(point, policy, extensions, manager, named, trusted) for name, point in HOOKS.items()}
     return PolicySnapshot(policy, generation, tables, extensions, templates, manager)
+
+
+def _is_registry(source: ExtensionSource) -> TypeGuard[Registry]:
+    """Return whether a source is the registry; where nobody imported that module, none is, and this does not either."""
+    module = sys.modules.get("policyengine.plugins.registry")
+    return module is not None and isinstance(source, module.Registry)
+
+
+def _made(cls: type[Extension], rule: Rule) -> Extension:
+    """Return an instance of a class that is not ours; its constructor is given up after a time."""
+
+    instance: Extension = call_within(lambda: cls(rule.options), workers.SETUP_S)
+    return instance
 
 
 def _message_problems(policy: Policy, extensions: Mapping[str, Extension], templates: Templates) -> list[Problem]:
     problems = []
     for rule in policy.rules:
         extension = extensions.get(rule.id)
-        for kind, sample in extension.messages.items() if extension else ():
-            fault = templates.check(kind, {**sample, "rule": rule.id})
+        if extension is None:
+            continue
+        ours = is_shipped(type(extension))
+        for kind, sample in extension.messages.items():
+            fault = templates.check(kind, {**sample, "rule": rule.id}, ours=ours)
             if fault:
                 problems.append(Problem("R510", fault, rule.position, f"extensions.{rule.id}"))
     return problems
@@ -221,7 +267,7 @@ def _unsent_problems(
         known |= extension.messages.keys()
     if known.issuperset(templates.overridden()):
         return []
-    if isinstance(source, Registry):
+    if _is_registry(source):
         known |= {kind for found in source.all() for kind in found.cls.messages}
     problems = []
     for kind in templates.overridden():
@@ -245,19 +291,21 @@ def _table(
     policy: Policy,
     extensions: Mapping[str, Extension],
     manager: pluggy.PluginManager,
+    named: Mapping[str, str],
     trusted: set[str],
 ) -> Table:
+    """Return the implementations at one hook point; `named` says under which name each rule's class is registered."""
     implementations = {impl.plugin_name: impl for impl in getattr(manager.hook, point.method).get_hookimpls()}
     entries = []
     for rule in policy.rules:
-        impl = implementations.get(rule.id)
+        impl = implementations.get(named.get(rule.id, ""))
         if impl is None or (rule.at and point.name not in rule.at):
             continue
         entries.append(
             Entry(
                 rule=rule,
                 extension=extensions[rule.id],
-                call=_caller(impl.function, impl.argnames, point.payload),
+                call=_caller(getattr(extensions[rule.id], point.method), impl.argnames, point.payload),
                 when=rule.when if rule.when != When() else None,
                 inline=rule.id in trusted,
                 limit_ns=int(rule.timeout_s * 1e9),
@@ -269,12 +317,10 @@ def _table(
     return Table(point, tuple(entries), rewriters, judges)
 
 
-def _caller(
-    function: Callable[..., Any], argnames: tuple[str, ...], payload: tuple[str, ...]
-) -> Callable[[Any, tuple[Any, ...]], Any]:
-    """Return a caller that hands a hook exactly the arguments it names."""
+def _caller(function: Callable[..., Any], argnames: tuple[str, ...], payload: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a hook that is handed exactly the arguments it names."""
     available = ("run", *payload)
     if argnames == available:
-        return lambda view, values: function(view, *values)
+        return function
     picks = tuple(available.index(name) for name in argnames)
-    return lambda view, values: function(*[(view, *values)[pick] for pick in picks])
+    return lambda *values: function(*[values[pick] for pick in picks])

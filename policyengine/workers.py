@@ -9,11 +9,15 @@ the interpreter lock is out of reach (docs/decisions/0004).
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 Job = Callable[[], Any]
+
+SETUP_S = 10.0
+"""How long code that is not built in may take where it is loaded: to be imported, to check options, to be set up."""
 
 
 class Worker(threading.Thread):
@@ -36,11 +40,15 @@ class Worker(threading.Thread):
         """Serve jobs until it is retired or the process ends."""
         while (work := self._jobs.get()) is not None:
             job, answers = work
+            depth = sys.getrecursionlimit()
             try:
-                answers.put((job(), ""))
+                answer = job(), ""
             except BaseException as error:  # noqa: BLE001 - handed to the calling thread as a fault
-                answers.put((None, fault_text(error)))
-            del work, job, answers  # an idle thread keeps nothing alive
+                answer = None, fault_text(error)
+            if sys.getrecursionlimit() < depth:
+                sys.setrecursionlimit(depth)  # it is the whole process's: nobody else could run with less
+            answers.put(answer)
+            del work, job, answers, answer  # an idle thread keeps nothing alive
 
 
 _idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
@@ -64,6 +72,31 @@ def call_with_limit(job: Job, limit_s: float | None) -> tuple[bool, Any, str]:
         return False, None, ""
     _idle.put(worker)
     return True, value, fault
+
+
+def call_within(job: Job, limit_s: float) -> Any:
+    """Return what `job` returns and raise what it raises, as if it ran in this thread.
+
+    Raises:
+        TimeoutError: it has not come to an end after `limit_s` seconds.
+    """
+    in_time, answer, _ = call_with_limit(lambda: _outcome(job), limit_s)
+    if not in_time:
+        raise TimeoutError(f"no answer after {limit_s:g} s")
+    value, error = answer
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del answer, error  # a traceback that is held by a frame of its own keeps everything alive that it leads to
+    return value
+
+
+def _outcome(job: Job) -> tuple[Any, BaseException | None]:
+    try:
+        return job(), None
+    except BaseException as error:  # noqa: BLE001 - raised again by `call_within`, in the calling thread
+        return None, error
 
 
 def fault_text(error: BaseException) -> str:

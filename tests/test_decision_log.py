@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from copy import deepcopy
+from itertools import pairwise
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from loguru import logger
 
 from policyengine.actions import Deny
@@ -14,10 +20,14 @@ from policyengine.engine import Engine
 from policyengine.extension import Extension
 from policyengine.hooks import hookimpl
 from policyengine.messages import ToolCall
+from policyengine.outcome import Outcome
+from policyengine.policy.load import load_policy_text
 from policyengine.policy.model import Log
+from policyengine.policy.pointers import CONTENT, POINTER, included_by, parts_of, pointer_of, pointer_trouble
 from policyengine.policy.problems import Position, Problem
 from policyengine.script import call, say
-from policyengine.telemetry.decision_log import MAX_NAME, DecisionLog, call_line, rule_line
+from policyengine.telemetry.decision_log import MAX_NAME, DecisionLog, Record, call_line, encode, rule_line
+from policyengine.telemetry.masks import MARK, masked
 from policyengine.testing import ListedRegistry, ManualClock, play, policy, rule
 
 FIELDS = [
@@ -49,11 +59,11 @@ class Named(Extension):
         return None
 
 
-def logged(*names: str, mode: str = "enforce", include: tuple[str, ...] = (), file=None) -> list[dict]:
+def logged(*names: str, mode: str = "enforce", include: tuple[str, ...] = (), file=None, **settings) -> list[dict]:
     """Return the lines that a run with calls of these tools leaves."""
     file = file or io.StringIO()
     log = DecisionLog(file, clock=ManualClock(1_790_000_000.25))
-    made = policy(rule("named", mode=mode), log=Log(include), revision="r7")
+    made = policy(rule("named", mode=mode), log=Log(include, **settings), revision="r7")
     engine = Engine(made, registry=ListedRegistry(Named, trusted=True), sinks=[log], listeners=[log.heard])
     turns = [call(name, {"key": "s3cret-argument"}, "s3cret-result") for name in names]
     outcome = play(engine, [*turns, say("s3cret-text")], task="s3cret-task", run_id="run-1", agent="planner").outcome
@@ -210,3 +220,251 @@ def test_a_closed_file_does_not_end_the_run_either():
     log = DecisionLog(file)
     engine = Engine(policy(), registry=ListedRegistry(), sinks=[log])
     assert play(engine, [say("done")]).outcome.status == "completed"
+
+
+# ---- masks
+
+ALL = ("arguments", "results", "messages")
+
+
+def test_what_a_mask_points_at_is_hidden_and_nothing_else():
+    whole = logged("deny", "look", include=ALL)
+    lines = logged("deny", "look", include=ALL, mask=("/call/arguments/key", "/message"))
+    assert [line["call"]["arguments"] for line in judged(lines)] == [{"key": MARK}] * 2
+    assert [line["message"] for line in judged(lines)] == [MARK, ""]
+    for line, unmasked in zip(judged(lines), judged(whole), strict=True):
+        line["call"]["arguments"], line["message"] = {"key": "s3cret-argument"}, unmasked["message"]
+        for item in (line, unmasked):
+            del item["latency_us"], item["rules"]
+        assert line == unmasked
+
+
+def test_a_mask_hides_in_every_line_in_which_its_content_stands():
+    masks = ("/call/arguments", "/result/text", "/message", "/rules/*/error")
+    text = json.dumps(logged("look", "deny", "fail", "hint", include=ALL, mask=masks))
+    assert [secret for secret in SECRETS if secret in text] == []
+    assert text.count(MARK) > 6
+
+
+def test_the_payload_of_the_run_is_not_changed_by_a_mask():
+    file = io.StringIO()
+    seen: list[ToolCall] = []
+    sinks = [DecisionLog(file), lambda report: seen.extend(p for p in report.payload if isinstance(p, ToolCall))]
+    made = policy(log=Log(("arguments",), ("/call/arguments/key",)))
+    engine = Engine(made, registry=ListedRegistry(), sinks=sinks)
+    play(engine, [call("look", {"key": ["s3cret-argument"]}), say("done")])
+    assert {str(item.args) for item in seen} == {"{'key': ['s3cret-argument']}"}
+    assert "s3cret" not in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "pointer", "expected"),
+    [
+        ({"a": {"token": "x", "b": 1}}, "/a/token", {"a": {"token": MARK, "b": 1}}),
+        ({"a": [{"t": 1, "u": 2}, {"u": 3}]}, "/a/*/t", {"a": [{"t": MARK, "u": 2}, {"u": 3}]}),
+        ({"a": {"x": {"t": 1}, "y": {"t": 2}}}, "/a/*/t", {"a": {"x": {"t": MARK}, "y": {"t": MARK}}}),
+        ({"a": [1, 2, 3]}, "/a/1", {"a": [1, MARK, 3]}),
+        ({"a": [1]}, "/a/7", {"a": [1]}),
+        ({"a/b": 1, "a~b": 2}, "/a~1b", {"a/b": MARK, "a~b": 2}),
+        ({"a/b": 1, "a~b": 2}, "/a~0b", {"a/b": 1, "a~b": MARK}),
+        ({"": 1, "b": 2}, "/", {"": MARK, "b": 2}),
+        ({"*": 1}, "/*", {"*": MARK}),
+        ({"b": 1}, "/a/token", {"b": 1}),
+        ({"a": None, "b": ""}, "/*", {"a": None, "b": ""}),
+    ],
+)
+def test_a_pointer_means_what_it_says(value, pointer, expected):
+    assert masked(value, [pointer]) == expected
+
+
+@pytest.mark.parametrize("value", ["token=s3cret", 17, ["token", "s3"], [{"token": "s3"}], '{"token": "s3'])
+def test_what_has_another_form_than_the_pointer_expects_is_hidden_whole(value):
+    line = {"call": {"tool": "look", "arguments": value}}
+    assert masked(line, ["/call/arguments/token"]) == {"call": {"tool": "look", "arguments": MARK}}
+
+
+def test_arguments_that_are_no_json_are_hidden_whole():
+    file = io.StringIO()
+    engine = Engine(policy(log=Log(("arguments",), ("/call/arguments/key",))), sinks=[DecisionLog(file)],
+                    registry=ListedRegistry())  # fmt: skip
+    run = engine.start_run()
+    run.start("t")
+    run.begin_iteration()
+    run.before_tool_call(ToolCall("1", "look", '{"key": "s3cret'))
+    (line,) = judged([json.loads(text) for text in file.getvalue().splitlines()])
+    assert line["call"]["arguments"] == MARK
+
+
+def record(**facts) -> Record:
+    """Return a line with all content."""
+    (line,) = judged(logged("fail", include=ALL))
+    made = msgspec.convert({**line, "result": {"text": "s3cret"}, "message": "s3cret"}, Record)
+    return msgspec.structs.replace(made, **facts)
+
+
+@pytest.mark.parametrize("content", [float("nan"), {"a": {1, float("inf")}}, {("a",): 1}])
+def test_content_that_cannot_be_masked_is_dropped_with_all_other_content_and_the_record_is_not(content):
+    whole = record(result=content)
+    line = json.loads(encode(whole, ("/message",)))
+    assert [secret for secret in (*SECRETS, "s3cret") if secret in json.dumps(line)] == []
+    assert "result" not in line
+    assert "arguments" not in line["call"]
+    assert (line["message"], line["rules"][0]["error"], line["seq"]) == ("", "KeyError", whole.seq)
+
+
+def test_keys_that_are_no_texts_are_masked_as_they_are_written():
+    line = json.loads(encode(record(result={7: "s3cret", 8: "y"}), ("/result/7", "/message", "/call/arguments")))
+    assert line["result"] == {"7": MARK, "8": "y"}
+
+
+@pytest.mark.parametrize(("place", "include"), CONTENT)
+def test_every_place_that_can_be_masked_is_one_of_a_line_with_that_content(place, include):
+    lines = logged("deny", "fail", "look", include=(include,))
+    for line in lines:
+        if "result" in line:
+            line["result"]["exit_code"] = 1
+    assert any(masked(line, [place]) != line for line in lines)
+    assert pointer_trouble(place) == ""
+
+
+KEYS = st.text(max_size=6) | st.sampled_from(["*", "0", "a/b", "~", "~1", ""])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.lists(KEYS.filter(lambda key: "*" not in key or key == "*"), max_size=5))
+def test_any_parts_make_a_pointer_that_is_read_again(parts):
+    pointer = "/call/arguments" + pointer_of(tuple(parts))
+    assert parts_of(pointer) == ("call", "arguments", *parts)
+    assert (pointer_trouble(pointer), included_by(pointer)) == ("", "arguments")
+
+
+@given(st.text(max_size=30) | st.text("/~*01acelmrstu", max_size=20).map("/call/arguments".__add__))
+def test_any_text_is_a_mask_or_refused_and_the_schema_for_editors_agrees(text):
+    assert (pointer_trouble(text) == "") is (re.search(POINTER.removesuffix("$") + r"\Z", text, re.DOTALL) is not None)
+
+
+@given(VALUES, st.data())
+def test_a_pointer_to_anything_hides_it_and_leaves_the_rest(value, data):
+    parts, inner = [], value
+    while isinstance(inner, dict | list) and inner and (not parts or data.draw(st.booleans())):
+        key = data.draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner))))
+        parts.append(key)
+        inner = inner[key]
+    before = deepcopy(value)
+    hidden = masked(value, [pointer_of(tuple(map(str, parts)))])
+    assert value == before
+    if "*" in parts:
+        return
+    if not parts:
+        assert hidden == (value if value in (None, "") else MARK)
+        return
+    at_old, at_new = value, hidden
+    for key in parts[:-1]:
+        at_old, at_new = at_old[key], at_new[key]
+    assert at_new[parts[-1]] == (inner if inner is None or inner == "" else MARK)
+    at_new[parts[-1]] = inner
+    assert hidden == value
+
+
+@given(VALUES, st.lists(KEYS, max_size=4))
+def test_no_mask_fails_at_plain_data(value, parts):
+    hidden = masked({"call": {"arguments": value}}, ["/call/arguments" + pointer_of(tuple(parts))])
+    assert list(hidden) == ["call"]
+
+
+# ---- samples
+
+
+def test_only_decisions_at_which_no_rule_said_anything_are_left_out():
+    names = ("look", "hint", "deny", "fail", "both", "look", "stop")
+    whole, some = logged(*names), logged(*names, sample_allow=0.0)
+    kept = [line for line in whole if line["type"] != "decision" or any(
+        vote["raw"] != "allow" or vote["code"] or vote["error"] for vote in line["rules"])]  # fmt: skip
+    assert [line["seq"] for line in some] == [line["seq"] for line in kept]
+    assert [line["call"]["tool"] for line in judged(some)] == ["hint", "deny", "fail", "both", "stop"]
+    assert (some[0]["type"], some[1]["type"], some[-1]["type"]) == ("reload", "run_start", "run_end")
+    assert some[-1]["left_out"] == len(whole) - len(some) > 0
+
+
+@pytest.mark.parametrize("mode", ["shadow", "warn"])
+def test_what_a_rule_in_shadow_wanted_is_never_left_out(mode):
+    lines = judged(logged("look", "deny", "stop", mode=mode, sample_allow=0.0))
+    assert [(line["raw"], line["decision"]) for line in lines] == [("deny", "allow"), ("stop", "allow")]
+
+
+def test_a_bare_record_is_never_left_out():
+    class Noting(Named):
+        @hookimpl
+        def before_tool_call(self, run, call):
+            return run.record("named")
+
+    file = io.StringIO()
+    made = policy(rule("named"), log=Log(sample_allow=0.0))
+    engine = Engine(made, registry=ListedRegistry(Noting, trusted=True), sinks=[DecisionLog(file)])
+    play(engine, [call("look", {}), say("done")])
+    assert len(judged([json.loads(line) for line in file.getvalue().splitlines()])) == 1
+
+
+def test_the_same_run_leaves_the_same_lines_out_and_a_larger_share_keeps_more():
+    names = ["look"] * 60
+    sizes = []
+    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+        lines = logged(*names, sample_allow=share)
+        assert [line["seq"] for line in lines] == [line["seq"] for line in logged(*names, sample_allow=share)]
+        sizes.append({line["seq"] for line in lines})
+    assert all(less <= more for less, more in pairwise(sizes))
+    whole = len(sizes[-1])
+    assert 0.4 * whole < len(sizes[2]) < 0.6 * whole
+
+
+def test_another_run_leaves_other_lines_out():
+    settings = Log(sample_allow=0.5)
+    chosen = {run: tuple(settings.keeps(run, seq) for seq in range(200)) for run in ("run-1", "run-2")}
+    assert chosen["run-1"] != chosen["run-2"]
+
+
+def test_nothing_is_said_of_what_was_left_out_where_nothing_was():
+    assert all("left_out" not in line for line in logged("look", "deny"))
+
+
+def test_what_each_run_left_out_is_counted_for_itself():
+    file = io.StringIO()
+    engine = Engine(policy(log=Log(sample_allow=0.0)), registry=ListedRegistry(), sinks=[DecisionLog(file)])
+    runs = [engine.start_run(run_id=name) for name in ("a", "b")]
+    for run in runs:
+        run.start("t")
+    for _ in range(3):
+        runs[1].begin_iteration()
+        runs[1].end_iteration()
+    for run in runs:
+        run.end(Outcome("completed"))
+    a, b = [json.loads(line) for line in file.getvalue().splitlines() if '"run_end"' in line]
+    for line in (a, b):
+        written = sum(f'"run_id":"{line["run_id"]}"' in text for text in file.getvalue().splitlines())
+        assert line["left_out"] + written == line["seq"]
+    assert b["left_out"] > a["left_out"]
+
+
+# ---- in a policy
+
+
+def loaded(text: str):
+    head = "apiVersion: policyengine/v1\nkind: Policy\nname: p\nextensions: {}\n"
+    return load_policy_text(head + text, registry=None)
+
+
+def test_masks_and_samples_are_read_from_a_policy():
+    made = loaded("log: {include: [arguments], mask: [/call/arguments/token], sample: {allow: 0.05}}\n")
+    assert made.log == Log(("arguments",), ("/call/arguments/token",), 0.05)
+    assert loaded("").log == Log((), (), 1.0)
+
+
+def test_a_mask_of_what_is_not_included_is_warned_of():
+    made = loaded("log: {include: [results], mask: [/result/text, /call/arguments/token]}\n")
+    (problem,) = [problem for problem in made.warnings if problem.code != "R507"]
+    assert (problem.code, problem.path, problem.position.column) == ("R516", "log.mask[1]", 48)
+    assert problem.message == "`log.include` has no arguments"

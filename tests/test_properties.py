@@ -1,12 +1,17 @@
 """Properties of whole policies of built-in rules over random runs: rules only tighten, order does not matter, state
-survives being saved between any two events."""
+survives being saved between any two events, a layer over locked rules never weakens what they answer."""
 
 import itertools
+import json
+from functools import reduce
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policyengine import Batch, Engine, ModelRequest, ModelResponse, ToolCall, ToolResult, Verdict
+from policyengine.actions import Hint, WindDown
+from policyengine.errors import ConfigError
 from policyengine.parsing.verdict import WARNING_KINDS
 from policyengine.plugins.registry import builtin_registry
 from policyengine.policy.load import load_policy_text
@@ -124,3 +129,153 @@ def test_the_order_of_rules_never_changes_a_control_action(history, names):
 def test_state_that_was_saved_and_loaded_decides_the_same(history, at):
     names = tuple(sorted(RULES))
     assert drive(engine(names).start_run(), history, at) == drive(engine(names).start_run(), history)
+
+
+# ---- locks
+
+LOCKABLE = {name: text.replace("{", "{locked: true, ", 1) for name, text in RULES.items()}
+LOCKABLE["watching"] = LOCKABLE["watching"].replace("mode: warn", "mode: enforce")
+FACTS = "tools: {poll_it: {effect: poll}, write_it: {effect: write}, read_it: {effect: read, result_mask: [xyz]}}\n"
+NUMBERS = {
+    "stall_detector": [
+        *(("repeat", rung) for rung in ("hint", "deny", "wind_down", "stop")),
+        *(("cycle", rung) for rung in ("hint", "deny", "stop", "max_period")),
+        *(("interleaved", rung) for rung in ("hint", "deny", "max_gap")),
+        *(("stagnation", rung) for rung in ("hint", "deny")),
+        *(("stagnation", "exec", rung) for rung in ("deny", "stop")),
+        *(("tools", tool, "repeat", rung) for tool in ("do_it", "read_it") for rung in ("deny", "stop")),
+        ("tools", "do_it", "poll", "deny"),
+    ],
+    "failure_hint_injector": [("levels", rung) for rung in ("hint", "insist", "deny")],
+    "stop_unusable_response_loop": [
+        ("max_consecutive_unusable_responses",), ("window", "bad"), ("window", "of"),
+    ],
+    "step_limit": [("max_steps",), ("wind_down_at",)],
+    "tool_call_limit": [("rounds",), ("calls",), ("tools", "*_it"), ("tools", "do_it")],
+    "token_budget": [("run",), ("step",), ("wind_down_at",)],
+    "tool_failures": [("stop",)],
+    "parse_failures": [("stop",)],
+    "watching": [("repeat", "hint"), ("repeat", "stop")],
+    "repeat_message": [("min_length",)],
+}  # fmt: skip
+DELETE = {"$delete": True}
+FIELDS = {
+    "mode": ["enforce", "warn", "shadow", "disabled"],
+    "when": [{"tool": ["read_it"]}, {"tool": ["!read_it"]}, {"tool": ["*", "!x"]}, {"agent": ["a*"]}, DELETE],
+    "at": ["before_tool_call", "after_tool_call", DELETE],
+    "rollout": [{"percent": 0}, {"percent": 50}, {"percent": 100}],
+    "locked": [False, True],
+    "order": [{"before": "stall_detector"}, {"after": "stall_detector"}],
+}
+SETTINGS = [
+    *({"interventions": {"max": number}} for number in (1, 4, 7, 9, 50)),
+    {"defaults": {"mode": "shadow"}},
+    {"kill_switch": True},
+    {"plan": {"mode": "steps"}},
+    {"exceptions": [{"rule": "stall_detector", "expires": "2099-01-01", "owner": "o", "reason": "r"}]},
+    *({"tools": {name: {"effect": kind}}} for name in ("do_it", "read_it", "*") for kind in ("read", "write", "poll")),
+    {"tools": {"poll_it": {"effect": "exec"}}},
+    {"tools": {"write_it": {"effect": "exec"}}},
+    {"tools": {"*_it": {"result_mask": ["same", "other"]}}},
+    {"tools": {"read_it": {"result_mask": DELETE}}},
+    {"tools": {"write_it": {"failure": {"text_prefix": ["same"]}}}},
+    {"extensions": {"more": {"use": "tool_call_limit", "with": {"calls": 2}}}},
+    {"extensions": {"more": {"use": "stall_detector", "order": {"before": "step_limit"}}}},
+    {"extensions": {"more": {"use": "failure_hint_injector", "mode": "warn"}}},
+]
+
+
+def nested(path, value):
+    return reduce(lambda inner, key: {key: inner}, reversed(path), value)
+
+
+def merged(one, other):
+    if not (isinstance(one, dict) and isinstance(other, dict)) or "$delete" in {*one, *other}:
+        return other
+    shared = {key: merged(one[key], other[key]) for key in one if key in other}
+    return {**one, **other, **shared}
+
+
+stubborn = st.lists(st.tuples(events, st.integers(3, 9)), min_size=1, max_size=3).map(
+    lambda drawn: [event for event, times in drawn for _ in range(times)]
+)
+"""Runs in which the same happens again and again, so that rules have something to say."""
+
+
+def changes_of(name):
+    number = st.tuples(st.sampled_from(NUMBERS[name]), st.integers(1, 12) | st.just(DELETE))
+    field = st.sampled_from([{key: value} for key, values in FIELDS.items() for value in values])
+    inside = number.map(lambda drawn: {"with": nested(*drawn)})
+    return st.one_of(inside, inside, inside, field).map(lambda change: {"extensions": {name: change}})
+
+
+@st.composite
+def layers(draw):
+    names = draw(st.lists(st.sampled_from(sorted(LOCKABLE)), unique=True, min_size=1, max_size=3))
+    changes = [
+        draw(st.sampled_from(SETTINGS) if draw(st.booleans()) else changes_of(draw(st.sampled_from(names))))
+        for _ in range(draw(st.integers(1, 2)))
+    ]
+    return names, reduce(merged, changes)
+
+
+def answers(policy, history):
+    """Return the hook points of a run in order, each with how strict every rule's answer and the decision were."""
+    told = []
+    made = Engine(policy, registry=REGISTRY, clock=ManualClock(), sinks=[told.append])
+    drive(made.start_run(run_id="r", agent="a"), history)
+
+    def rank(actions):
+        return max((0.5 if isinstance(action, Hint) else action.rank for action in actions), default=0)
+
+    return [
+        (
+            report.hook,
+            {vote.rule: rank(vote.effective) for vote in report.decision.votes},
+            report.decision.control.rank if report.decision.control else 0,
+        )
+        for report in told
+    ]
+
+
+def stricter_anywhere(tmp_path, names, layer, history, rules=LOCKABLE):
+    """Assert that no locked rule answers weaker with the layer than without; return whether the layer is allowed."""
+    body = "".join(f"  {name}: {rules[name]}\n" for name in names)
+    base = f"apiVersion: policyengine/v1\nkind: Policy\nname: p\n{FACTS}interventions: {{max: 8}}\nextensions:\n{body}"
+    over = tmp_path / "over.json"
+    over.write_text(json.dumps({"apiVersion": "policyengine/v1", "kind": "Overlay", "target": "p", **layer}))
+    try:
+        changed = load_policy_text(base, registry=REGISTRY, overlays=[over])
+    except ConfigError:
+        return False
+    before, after = (answers(policy, history) for policy in (load_policy_text(base, registry=REGISTRY), changed))
+    assert [hook for hook, _, _ in before] == [hook for hook, _, _ in after]
+    for (hook, votes, decided), (_, now, decision) in zip(before, after, strict=True):
+        for rule, rank in votes.items():
+            assert now.get(rule, 0) >= rank, (hook, rule)
+        assert decision >= decided
+        if decision >= WindDown.rank:
+            break  # what comes after the end of the run is no event of it
+    return True
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"kill_switch": True},
+        {"tools": {"read_it": {"effect": "poll"}}},
+        {"extensions": {"stall_detector": {"with": {"repeat": {"deny": DELETE}}}}},
+        {"extensions": {"stall_detector": {"when": {"tool": ["!read_it"]}}}},
+    ],
+)
+def test_what_a_lock_refuses_does_weaken_answers_where_nothing_is_locked(tmp_path, layer):
+    history = [("batch", (("read_it", 0, "same", "ok"),))] * 6
+    assert not stricter_anywhere(tmp_path, ["stall_detector"], layer, history)
+    with pytest.raises(AssertionError, match="stall_detector"):
+        stricter_anywhere(tmp_path, ["stall_detector"], layer, history, RULES)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(layers(), stubborn)
+def test_under_any_layer_that_is_allowed_no_locked_rule_answers_weaker(tmp_path, drawn, history):
+    stricter_anywhere(tmp_path, *drawn, history)

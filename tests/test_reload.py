@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import threading
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -22,6 +23,7 @@ from policyengine.policy.codes import CODES
 from policyengine.policy.disk import Disk
 from policyengine.policy.load import load_policy
 from policyengine.policy.reload import Settler, Trigger, Watch
+from policyengine.policy.whole import cut_off
 from policyengine.providers.scripted import ScriptedModel
 from policyengine.script import Script
 from policyengine.testing import ListedRegistry, policy, rule
@@ -743,6 +745,18 @@ def test_a_config_map_swap_is_one_reload(tmp_path):
     assert tmp_path in engine.disk.directories()
 
 
+def test_a_link_to_a_device_in_the_place_of_one_to_nowhere_is_told_as_what_it_is(desk, tmp_path):
+    desk.file.unlink()
+    desk.file.symlink_to(tmp_path / "nowhere.yaml")
+    desk.settle()
+    assert desk.codes == ["E804"]
+    desk.file.unlink()
+    desk.file.symlink_to("/dev/zero")
+    desk.settle()
+    assert desk.codes == ["E802"]
+    assert "not a regular file" in desk.engine.rejected.text
+
+
 def test_a_directory_that_is_deleted_and_made_again_is_seen(tmp_path):
     folder = tmp_path / "config"
     folder.mkdir()
@@ -855,6 +869,110 @@ def test_the_thread_ends_with_the_block_and_can_be_started_again(tmp_path):
         assert "policyengine-watch" not in names
 
 
+def test_poking_wakes_the_thread_although_no_file_changed(tmp_path):
+    registry, loaded, rejected = Counting(), threading.Event(), threading.Event()
+    events = {"policy_loaded": loaded, "policy_rejected": rejected}
+    file = tmp_path / "policy.yaml"
+    file.write_text(text().replace("300ms", "20ms"))
+    engine = Engine(file, registry=registry, listeners=[lambda event, subject: events[event].set()])
+    loaded.clear()
+    with engine.watch(poll_s=3600) as watch:
+        registry.act = lambda: 1 / 0
+        file.write_text(text(deny=8).replace("300ms", "20ms"))
+        assert rejected.wait(20)
+        registry.act = lambda: None
+        watch.poke()
+        assert loaded.wait(20)
+    assert engine.snapshot.generation == 2
+
+
+# ---- SIGHUP
+
+
+@pytest.fixture
+def hangups():
+    """Handle SIGHUP so that the tests survive it; return a list that grows by one for each."""
+    found: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: found.append(number))
+    yield found
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_sighup_has_the_files_tried_once_more(tmp_path, hangups):
+    registry, loaded, rejected = Counting(), threading.Event(), threading.Event()
+    events = {"policy_loaded": loaded, "policy_rejected": rejected}
+    file = tmp_path / "policy.yaml"
+    file.write_text(text().replace("300ms", "20ms"))
+    engine = Engine(file, registry=registry, listeners=[lambda event, subject: events[event].set()])
+    loaded.clear()
+    with engine.watch(poll_s=3600, sighup=True):
+        registry.act = lambda: 1 / 0
+        file.write_text(text(deny=8).replace("300ms", "20ms"))
+        assert rejected.wait(20)
+        registry.act = lambda: None
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert loaded.wait(20)
+    assert engine.snapshot.generation == 2
+    assert hangups == [signal.SIGHUP], "the handler of the program is called too"
+
+
+def test_the_handler_of_sighup_is_put_back_at_the_end(desk, hangups):
+    own = signal.getsignal(signal.SIGHUP)
+    watch = desk.engine.watch(sighup=True)
+    assert signal.getsignal(signal.SIGHUP) is own
+    for _ in range(2):
+        with watch:
+            assert signal.getsignal(signal.SIGHUP) is not own
+        assert signal.getsignal(signal.SIGHUP) is own
+    with desk.engine.watch():
+        assert signal.getsignal(signal.SIGHUP) is own
+
+
+@pytest.mark.parametrize("default", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_default_of_sighup_is_not_called_and_put_back(desk, hangups, default):
+    signal.signal(signal.SIGHUP, default)
+    with desk.engine.watch(sighup=True):
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is default
+
+
+def test_watches_chain_and_a_handler_installed_since_stays(desk, hangups):
+    def other(number: int, frame: object) -> None:
+        raise AssertionError("not called")
+
+    with desk.engine.watch(sighup=True), desk.engine.watch(sighup=True):
+        os.kill(os.getpid(), signal.SIGHUP)
+        signal.signal(signal.SIGHUP, other)
+    assert hangups == [signal.SIGHUP]
+    assert signal.getsignal(signal.SIGHUP) is other
+
+
+def test_sighup_is_refused_outside_the_main_thread(desk):
+    raised: list[UsageError] = []
+
+    def enter() -> None:
+        with pytest.raises(UsageError, match="main thread") as error, desk.engine.watch(sighup=True):
+            pass
+        raised.append(error.value)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join(20)
+    assert raised
+    assert not desk.engine.watches
+
+
+def test_a_watch_that_ends_in_another_thread_says_that_its_handler_stays(desk, hangups, log):
+    watch = desk.engine.watch(sighup=True)
+    watch.__enter__()
+    thread = threading.Thread(target=watch.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join(20)
+    assert "SIGHUP stays" in log[-1]
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert hangups == [signal.SIGHUP]
+
+
 def test_events_are_reported_also_after_the_directory_was_made_again(tmp_path):
     folder, stop = tmp_path / "config", threading.Event()
     folder.mkdir()
@@ -887,3 +1005,279 @@ def test_a_saved_run_goes_on_under_the_policy_in_force(desk):
     work.run, _ = desk.engine.resume_run(saved)
     assert work.again() == "deny"
     assert work.generations[-1] == 2
+
+
+# ---- files that were cut off
+
+
+def rules_text(count: int, *, deny: int, end: str = "", revision: str = "1") -> str:
+    """Return a policy of many rules, one a line."""
+    rules = "".join(
+        f"  r{number:02}: {{use: stall_detector, with: {{repeat: {{deny: {deny + number % 3}}}}}}}  # {number}\n"
+        for number in range(count)
+    )
+    head = f'apiVersion: policyengine/v1\nkind: Policy\nname: many\nrevision: "{revision}"\n'
+    return f"{head}reload: {{pin: iteration, settle: 300ms}}\nextensions:\n{rules}{end}"
+
+
+OLD, NEW = (rules_text(50, deny=4), rules_text(50, deny=6, revision="2"))
+
+
+def ids(engine: Engine) -> list[str]:
+    return list(engine.snapshot.rules)
+
+
+@pytest.mark.parametrize("step", [1, 64])
+@pytest.mark.parametrize("new", [NEW, rules_text(52, deny=4), rules_text(40, deny=6, revision="2")])
+def test_a_file_that_grows_byte_by_byte_is_installed_whole_or_not_at_all(tmp_path, new, step):
+    """Whatever is valid on the way, and however often it is looked at, as long as it grows within `settle`."""
+    desk = Desk(tmp_path, OLD)
+    before, whole = desk.engine.snapshot.digest, new.encode()
+    with desk.file.open("wb", buffering=0) as stream:
+        for start in range(0, len(whole), step):
+            stream.write(whole[start : start + step])
+            desk.look(SETTLE_S / 100)
+            if start % (step * 25) == 0:
+                desk.look(SETTLE_S - 0.02)
+            assert desk.engine.snapshot.digest == before
+    desk.settle()
+    assert (desk.generation, desk.heard) == (2, ["policy_loaded"])
+    assert ids(desk.engine) == [f"r{number:02}" for number in range(new.count("use:"))]
+
+
+def test_no_byte_prefix_of_the_file_in_force_is_taken_for_a_new_version():
+    was, name = OLD.encode(), Path("policy.yaml")
+    for length in range(len(was)):
+        rest = was[length:].strip()
+        problems = cut_off({name: was}, {name: was[:length]}, lost=True)
+        only_comment = b"\n" not in rest and rest[:1] in (b"", b"#")
+        assert [problem.code for problem in problems] == ([] if only_comment else ["E812"])
+        kept = cut_off({name: was}, {name: was[:length]}, lost=False)
+        assert kept == ([] if was[:length].endswith(b"\n") else problems)
+    assert cut_off({name: was}, {name: was}, lost=False) == []
+    assert cut_off({name: was}, {name: b"# nothing else\n" + was[:-70]}, lost=True) == []
+
+
+def test_no_byte_prefix_of_a_new_file_is_taken_where_the_one_in_force_has_an_end_mark():
+    was, now, name = rules_text(50, deny=4, end="...\n"), rules_text(50, deny=6, revision="2", end="...\n"), Path("p")
+    for length in range(len(now) - 1):
+        assert cut_off({name: was.encode()}, {name: now[:length].encode()}, lost=False)
+    assert cut_off({name: was.encode()}, {name: now.encode()}, lost=True) == []
+
+
+CUTS = sorted({*(len(NEW[:end]) for end in range(0, len(NEW), 401)), *list(range(len(NEW) - 75, len(NEW)))[::9]})
+LINES = [index + 1 for index, character in enumerate(NEW) if character == "\n"]
+
+
+@pytest.mark.parametrize("version", ["old", "new", "new with an end mark"])
+def test_a_file_that_is_cut_off_and_left_so_installs_no_fewer_rules(tmp_path, log, version):
+    """The beginning of the old file is never taken; that of a new one, only after much longer, or with a mark never."""
+    mark = "...\n" if version == "new with an end mark" else ""
+    desk = Desk(tmp_path, OLD + mark)
+    content = (OLD if version == "old" else NEW) + mark
+    valid = 0
+    for length in sorted({*CUTS, *LINES[::6], *LINES[-3:-1]}):
+        desk.file.write_text(content[:length])
+        desk.look()
+        for _ in range(4):
+            desk.look(SETTLE_S + 0.05)
+        assert len(ids(desk.engine)) == 50
+        if version == "new":
+            valid = sum("may have been cut off" in line for line in log)
+        else:
+            valid += desk.codes[0] in ("E812", "E813")
+            desk.settle()
+            assert desk.generation == 1
+    assert valid > 5
+    desk.edit(content)
+    assert desk.generation == (1 if version == "old" else 2)
+
+
+def test_a_version_that_loses_rules_counts_when_it_stays_for_much_longer(tmp_path, log):
+    desk = Desk(tmp_path, OLD)
+    desk.file.write_text(NEW[: LINES[30]])
+    desk.look()
+    for _ in range(4):
+        desk.look(SETTLE_S + 0.05)
+    assert (desk.generation, desk.heard) == (1, [])
+    assert sum("may have been cut off" in line for line in log) == 1
+    desk.look(SETTLE_S + 0.05)
+    assert (desk.generation, len(ids(desk.engine))) == (2, LINES.index(LINES[30]) - 5)
+
+
+def test_an_immediate_reload_takes_a_version_that_loses_rules_and_not_one_that_was_cut_off(tmp_path):
+    desk = Desk(tmp_path, OLD)
+    desk.file.write_text(OLD[: LINES[30]])
+    assert desk.engine.reload() is False
+    assert desk.codes == ["E812"]
+    desk.file.write_text(OLD[: LINES[30]].replace('revision: "1"', 'revision: "2"'))
+    assert desk.engine.reload() is True
+    assert len(ids(desk.engine)) == 25
+
+
+def test_settings_at_the_end_may_be_taken_away_and_are_waited_for(tmp_path):
+    desk = Desk(tmp_path, OLD + "kill_switch: true\n")
+    desk.file.write_text(OLD)
+    desk.look()
+    desk.look(SETTLE_S + 0.05)
+    assert (desk.generation, desk.codes) == (1, [])
+    desk.settle()
+    assert (desk.generation, desk.engine.killed) == (2, False)
+    desk.file.write_text(OLD + "kill_switch: true\n")
+    assert desk.engine.reload() is True
+    desk.file.write_text(OLD)
+    assert desk.engine.reload() is True
+
+
+def test_a_line_that_lost_its_end_is_waited_for(tmp_path):
+    desk = Desk(tmp_path, text(deny=5))
+    desk.file.write_text(text(unusable=55).rstrip("\n")[:-2] + "}")
+    desk.look()
+    desk.look(SETTLE_S + 0.05)
+    assert (desk.generation, desk.codes) == (1, [])
+    desk.settle()
+    assert desk.generation == 2
+
+
+def test_an_overlay_that_was_cut_off_is_refused(tmp_path):
+    overlay = tmp_path / "over.yaml"
+    head = "apiVersion: policyengine/v1\nkind: Overlay\ntarget: house\n"
+    overlay.write_text(f"{head}extensions:\n  step_limit: {{use: step_limit}}\n  more: {{use: tool_failures}}\n")
+    desk = Desk(tmp_path, overlays=[overlay])
+    overlay.write_text(f"{head}extensions:\n  step_limit: {{use: step_limit}}\n")
+    desk.settle()
+    assert (desk.generation, desk.codes) == (1, ["E812"])
+    assert desk.engine.rejected.problems[0].position.file == str(overlay)
+
+
+# ---- links that are swapped, and what runs under way take over
+
+
+def publish(mount: Path, version: str, files: dict[str, str]) -> None:
+    """Mount a version as Kubernetes does: links into `..data`, which is a link that is replaced in one step."""
+    for name, content in files.items():
+        (mount / version / name).parent.mkdir(parents=True, exist_ok=True)
+        (mount / version / name).write_text(content)
+    os.symlink(version, mount / "..data_tmp")
+    os.replace(mount / "..data_tmp", mount / "..data")
+    for name in {name.split("/")[0] for name in files}:
+        if not os.path.lexists(mount / name):
+            os.symlink(f"..data/{name}", mount / name)
+
+
+def test_links_that_are_swapped_between_two_reads_never_mix_two_versions(tmp_path):
+    own = "apiVersion: policyengine/v1\nkind: Policy\nname: house\nextends: [./base.yaml]\nrevision: "
+
+    def version(number: int) -> None:
+        base = text(deny=number).replace("name: house", "name: base")
+        publish(tmp_path, f"..v{number}", {"policy.yaml": f"{own}v{number}\n", "base.yaml": base})
+
+    version(4)
+    registry = Counting()
+    engine = Engine(tmp_path / "policy.yaml", registry=registry)
+    seen = []
+    for number in range(5, 9):
+        version(number)
+
+        def swap(number: int = number) -> None:
+            registry.act = lambda: None
+            version(number + 10)
+
+        registry.act = swap
+        assert engine.try_reload() == "moving"
+        assert engine.reload() is True
+        policy = engine.snapshot.policy
+        seen.append((policy.revision, policy.rules[0].options["repeat"]["deny"]))
+    assert seen == [(f"v{number + 10}", number + 10) for number in range(5, 9)]
+
+
+GREETER = """
+from policyengine import Extension, hookimpl
+
+class Greeter(Extension):
+    name = "acme.greeter"
+    messages = {{"not_now.stop": {{}}}}
+    templates = {{"en": {{"not_now.stop": "Not now."}}}}
+
+    @hookimpl
+    def before_tool_call(self, run, call, batch):
+        return run.{answer}("not_now")
+"""
+
+
+def test_a_swapped_folder_of_extensions_is_one_reload_and_reaches_runs_under_way(tmp_path):
+    guards = tmp_path / "guards"
+    guards.mkdir()
+    publish(guards, "..v1", {"greeter.py": GREETER.format(answer="record")})
+    desk = Desk(tmp_path, text(more="  acme.greeter: {}\n"), folders=[guards])
+    work = Work(desk.engine)
+    assert work.again() == "allow"
+    publish(guards, "..v2", {"greeter.py": GREETER.format(answer="stop")})
+    desk.look()
+    shutil.rmtree(guards / "..v1")
+    desk.settle()
+    assert (desk.generation, desk.heard) == (2, ["policy_loaded"])
+    assert work.again() == "stop"
+
+
+@pytest.mark.parametrize("mounted", ["prompts/en", "prompts"])
+def test_a_swapped_folder_of_texts_is_one_reload_and_reaches_runs_under_way(tmp_path, mounted):
+    (tmp_path / mounted).mkdir(parents=True)
+    name = "warning.empty.txt" if mounted == "prompts/en" else "en/warning.empty.txt"
+    publish(tmp_path / mounted, "..v1", {name: "Say something."})
+    desk = Desk(tmp_path, text(header="prompts: [./prompts]\n"))
+    run = desk.engine.start_run()
+    run.start("task")
+    run.begin_iteration()
+    assert run.add_warning("empty")[0].text == "Say something."
+    publish(tmp_path / mounted, "..v2", {name: "Say anything."})
+    desk.look()
+    shutil.rmtree(tmp_path / mounted / "..v1")
+    desk.settle()
+    assert (desk.generation, desk.heard) == (2, ["policy_loaded"])
+    assert run.add_warning("empty")[0].text == "Say something."
+    run.begin_iteration()
+    assert run.add_warning("empty")[0].text == "Say anything."
+
+
+def test_directories_of_texts_and_extensions_that_vanish_and_are_made_again_are_seen(tmp_path):
+    guards, prompts = tmp_path / "guards", tmp_path / "prompts"
+
+    def make(answer: str, words: str) -> None:
+        guards.mkdir()
+        (guards / "greeter.py").write_text(GREETER.format(answer=answer))
+        (prompts / "en").mkdir(parents=True)
+        (prompts / "en" / "warning.empty.txt").write_text(words)
+
+    make("record", "Say something.")
+    content = text(header="prompts: [./prompts]\n", more="  acme.greeter: {}\n")
+    desk = Desk(tmp_path, content, folders=[guards])
+    work = Work(desk.engine)
+    shutil.rmtree(guards)
+    shutil.rmtree(prompts)
+    desk.settle()
+    assert (desk.generation, desk.heard) == (1, ["policy_rejected"])
+    assert work.again() == "allow"
+    make("stop", "Say anything.")
+    desk.settle()
+    assert desk.generation == 2
+    assert work.again() == "stop"
+    assert work.run.add_warning("empty")[0].text == "Say anything."
+
+
+def test_a_run_pinned_to_its_policy_keeps_its_texts_and_its_code(tmp_path):
+    guards, prompts = tmp_path / "guards", tmp_path / "prompts" / "en"
+    guards.mkdir()
+    prompts.mkdir(parents=True)
+    (guards / "greeter.py").write_text(GREETER.format(answer="record"))
+    (prompts / "warning.empty.txt").write_text("Say something.")
+    content = text(pin="run", header="prompts: [./prompts]\n", more="  acme.greeter: {}\n")
+    desk = Desk(tmp_path, content, folders=[guards])
+    work = Work(desk.engine)
+    (guards / "greeter.py").write_text(GREETER.format(answer="stop"))
+    (prompts / "warning.empty.txt").write_text("Say anything.")
+    desk.settle()
+    assert desk.generation == 2
+    assert work.again() == "allow"
+    assert work.run.add_warning("empty")[0].text == "Say something."
+    assert work.generations == [1]

@@ -11,7 +11,7 @@ again (`identical`), a block of calls that repeats (`cycle`), a call that keeps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -34,7 +34,7 @@ from policyengine import (
     raw_fingerprint,
 )
 
-from .options import MAX_GAP, MAX_PERIOD, SCHEMA, Plan, make_plan, option_problems
+from .options import MAX_GAP, MAX_PERIOD, SCHEMA, Plan, make_plan, option_problems, rungs_used
 from .proofs import all_proofs
 from .results import take_result
 from .state import NOT_RUN, Record, Slot, Stalled, StallState, storable
@@ -79,7 +79,12 @@ class StallDetector(Extension):
         self.max_period = int((options.get("cycle") or {}).get("max_period") or MAX_PERIOD)
         self.max_gap = int((options.get("interleaved") or {}).get("max_gap") or MAX_GAP)
         self.text = Ladder.of(options.get("text"))
-        self.plan = lru_cache(maxsize=512)(lambda tool: make_plan(options, tool))
+        self.plan: Callable[[str], Plan]
+        if options.get("tools"):
+            self.plan = lru_cache(maxsize=512)(lambda tool: make_plan(options, tool))
+        else:
+            every = make_plan(options, "")
+            self.plan = lambda tool: every
 
     def state_scope(self) -> Scope:
         """Return the scope that the options choose."""
@@ -90,6 +95,13 @@ class StallDetector(Extension):
     def check_options(cls, options: Mapping[str, Any]) -> Iterable[OptionProblem]:
         """Return rungs that can never fire."""
         return option_problems(options)
+
+    def answers(self) -> Mapping[str, Iterable[str]]:
+        """Return what it can answer at which hook point."""
+        calls, texts = rungs_used(self.options)
+        late = [rung for rung in (*calls, *texts) if rung != "deny"]
+        note = ("hint",) if "deny" in calls else ()
+        return {"before_tool_call": (*calls, *note), "after_parse": (*late, *note), "step_end": ("hint",)}
 
     def proofs(self) -> Iterable[Proof]:
         """Return a sequence for every rung of every kind, and of every override."""
@@ -133,7 +145,8 @@ class StallDetector(Extension):
     def after_tool_call(self, run: RunView, call: ToolCall, result: ToolResult) -> None:
         """Note the result of a call."""
         facts = run.tool(call.name)
-        take_result(run.state, storable(call.id), result, run.failed(call, result), facts.result_mask)
+        results = self.plan(storable(call.name)).results
+        take_result(run.state, storable(call.id), result, run.failed(call, result), facts.result_mask, results)
 
     @hookimpl
     def after_parse(self, run: RunView, verdict: Verdict, calls: Sequence[ToolCall]) -> Any:

@@ -18,28 +18,29 @@ MAX_GAP = 50
 TEXT_RUNGS = tuple(rung for rung in RUNGS if rung != "deny")
 KINDS = ("repeat", "cycle", "interleaved", "stagnation", "poll")
 
+RESULTS: dict[str, Any] = {"type": "string", "allowed": ["compare", "compare_successes", "ignore"]}
+"""Which results of equal calls are taken as equal: those that are, also any two failures, or all."""
+
 _TOOL: dict[str, Any] = {
     "repeat": ladder_option(),
     "cycle": ladder_option(),
     "interleaved": ladder_option(),
     "stagnation": ladder_option(exec=ladder_option()),
-    "poll": ladder_option(),
-    "ignore_args": {
-        "type": "list",
-        "schema": {"type": "string", "minlength": 1},
-        "meta": {"stricter": "superset"},
-    },
+    "poll": {**ladder_option(), "meta": {"instead": "repeat"}},
+    # Without a direction: calls that become equal count towards other ladders than before.
+    "ignore_args": {"type": "list", "schema": {"type": "string", "minlength": 1}},
+    "results": RESULTS,
 }
 
 SCHEMA: dict[str, Any] = {
     "repeat": ladder_option({"hint": 3, "deny": 5, "stop": 8}),
     "cycle": ladder_option(
         {"hint": 3, "stop": 5, "max_period": MAX_PERIOD},
-        max_period={"type": "integer", "min": 2, "max": 16, "meta": {"stricter": "higher"}},
+        max_period={"type": "integer", "min": 2, "max": 16, "default": MAX_PERIOD, "meta": {"stricter": "higher"}},
     ),
     "interleaved": ladder_option(
         {"hint": 6, "deny": 10, "max_gap": MAX_GAP},
-        max_gap={"type": "integer", "min": 2, "max": 100, "meta": {"stricter": "higher"}},
+        max_gap={"type": "integer", "min": 2, "max": 100, "default": MAX_GAP, "meta": {"stricter": "higher"}},
     ),
     "stagnation": ladder_option(
         {"hint": 6, "deny": 10, "exec": {"hint": 12, "deny": 20}},
@@ -51,8 +52,10 @@ SCHEMA: dict[str, Any] = {
         "type": "dict",
         "keysrules": {"type": "string", "minlength": 1},
         "valuesrules": {"type": "dict", "schema": _TOOL},
+        "meta": {"keys": "patterns"},
         "default": {},
     },
+    "results": {**RESULTS, "default": "compare"},
     "scope": {"type": "string", "allowed": ["step", "run", "conversation"], "default": "step"},
 }
 
@@ -77,6 +80,7 @@ class Plan(msgspec.Struct, frozen=True):
     cycle: Ladder
     stagnation: dict[str, Ladder]
     ignore: frozenset[str] = frozenset()
+    results: str = "compare"
 
     def identical(self, effect: str) -> Rungs:
         """Return the ladder for identical calls of a tool with this effect."""
@@ -111,6 +115,7 @@ def make_plan(options: Mapping[str, Any], tool: str) -> Plan:
         cycle=Ladder.of(chosen("cycle")),
         stagnation={"read": Ladder.of(stagnation), "exec": Ladder.of(stagnation.get("exec"))},
         ignore=frozenset(override.get("ignore_args") or ()),
+        results=override.get("results") or options.get("results") or "compare",
     )
 
 
@@ -189,3 +194,13 @@ def _has_rungs(entry: Mapping[str, Any]) -> bool:
     nested = (entry.get("stagnation") or {}).get("exec")
     ladders = [entry.get(kind) for kind in (*KINDS, "text")]
     return any(Ladder.of(found).steps for found in (*ladders, nested))
+
+
+def rungs_used(options: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the rungs that any ladder for calls has, and those of the ladder for texts."""
+    entries = (options, *(options.get("tools") or {}).values())
+    ladders = [entry.get(kind) or {} for entry in entries for kind in KINDS]
+    ladders += [ladder["exec"] for ladder in ladders if ladder.get("exec")]
+    calls = {rung for ladder in ladders for _, rung in Ladder.of(ladder).steps}
+    texts = {rung for _, rung in Ladder.of(options.get("text")).steps}
+    return tuple(rung for rung in RUNGS if rung in calls), tuple(rung for rung in RUNGS if rung in texts)

@@ -22,11 +22,13 @@ from .state import (
 )
 
 
-def take_result(state: StallState, call: str, result: ToolResult, failed: bool, masks: tuple[str, ...]) -> None:
-    """Note the result of a call, in the open unit or one that is already finished."""
+def take_result(
+    state: StallState, call: str, result: ToolResult, failed: bool, masks: tuple[str, ...], compare: str = "compare"
+) -> None:
+    """Note the result of a call, in the open unit or a finished one; `compare` is the option `results`."""
     slot = _find_slot(state, call)
     if slot is None:
-        _take_late(state, call, result, failed, masks)
+        _take_late(state, call, result, failed, masks, compare)
         return
     if not result.ran:
         slot.status = NOT_RUN
@@ -36,7 +38,8 @@ def take_result(state: StallState, call: str, result: ToolResult, failed: bool, 
     slot.wrote = slot.effect == "write" and not failed
     record = state.records.get(slot.identity)
     if record is not None:
-        slot.token = _token(state, slot.identity, record, slot.raw, result, failed, masks)
+        raw = _as_compared(slot.raw, result, failed, compare)
+        slot.token = _token(state, slot.identity, record, raw, result, failed, masks)
 
 
 def _find_slot(state: StallState, call: str) -> Slot | None:
@@ -51,6 +54,21 @@ def _find_slot(state: StallState, call: str) -> Slot | None:
     return next((slot for slot in slots if slot.status == OPEN and slot.call == call), None)
 
 
+def _as_compared(raw: str, result: ToolResult, failed: bool, compare: str) -> str:
+    """Return what stands for a result: its fingerprint, or a word beginning with `#` where its text does not count."""
+    if compare == "ignore":
+        return "#"
+    if not failed:
+        return raw
+    if compare == "compare_successes":
+        return "#!"
+    error = result.error
+    if error is not None and error.declared:
+        # The tool says itself what went wrong; what it says beside that does not count.
+        return "#" + raw_fingerprint(error.code)
+    return raw
+
+
 def _token(
     state: StallState, identity: str, record: Record, raw: str, result: ToolResult, failed: bool, masks: tuple[str, ...]
 ) -> str:
@@ -59,10 +77,6 @@ def _token(
     Masking costs far more than hashing. So the first result of a call is named by its hash, and kept to be masked when
     the call repeats with another hash; only a text that cannot be kept is masked at once.
     """
-    error = result.error
-    if failed and error is not None and error.declared:
-        # The tool says itself what went wrong; what it says beside that does not count.
-        raw = "#" + raw_fingerprint(error.code)
     if raw == record.raw:
         return record.token
     if record.raw and not record.masked and record.text is not None:
@@ -97,7 +111,9 @@ def _keep_text(state: StallState, identity: str, record: Record, text: str | Non
             state.records[oldest].text = None
 
 
-def _take_late(state: StallState, call: str, result: ToolResult, failed: bool, masks: tuple[str, ...]) -> None:
+def _take_late(
+    state: StallState, call: str, result: ToolResult, failed: bool, masks: tuple[str, ...], compare: str
+) -> None:
     """Correct what was assumed about a call of a finished unit: a different result ends what was counted on it."""
     late = state.late.pop(call, None)
     if late is None or not result.ran:
@@ -107,7 +123,7 @@ def _take_late(state: StallState, call: str, result: ToolResult, failed: bool, m
     record = state.records.get(late.identity)
     if record is None:
         return
-    raw = ("!" if failed else "") + raw_fingerprint(result.text)
+    raw = _as_compared(("!" if failed else "") + raw_fingerprint(result.text), result, failed, compare)
     token = _token(state, late.identity, record, raw, result, failed, masks)
     if record.counted and token != record.counted:
         record.count = record.total = record.units = 1

@@ -16,9 +16,9 @@ import msgspec
 
 from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
 from policyengine.cli.loading import load
-from policyengine.cli.options import allow_empty_option, form_option, layers, strict_option
+from policyengine.cli.options import allow_empty_option, form_option, host_option, layers, require_named, strict_option
 from policyengine.cli.output import aside, print_json, say
-from policyengine.errors import ConfigError, ExtensionError
+from policyengine.errors import ConfigError, ExtensionError, UsageError
 from policyengine.policy.load import load_policy
 from policyengine.policy.model import Policy
 from policyengine.policy.problems import Format, Problem, problems_of, render
@@ -36,6 +36,7 @@ class Checked(msgspec.Struct, frozen=True):
 @click.command("check")
 @click.argument("policies", nargs=-1, metavar="POLICY...")
 @layers
+@host_option
 @click.option("--no-extensions", is_flag=True, help="Look no extension up: leave options and hooks of rules unchecked.")
 @form_option
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -45,6 +46,7 @@ def command(
     policies: tuple[str, ...],
     overlays: tuple[str, ...],
     folders: tuple[str, ...],
+    host: str | None,
     no_extensions: bool,
     form: Format,
     as_json: bool,
@@ -53,14 +55,20 @@ def command(
 ) -> int:
     """Validate policies (shipped names or files): text, settings, layers, every rule's options, messages, a self-test.
 
+    With --host also whether that framework can do what the rules may ask of it.
+
     Exit code: 0 all can be used, 1 some cannot, 3 only warnings and --strict, 4 no policy was given.
     """
+    if host is not None and no_extensions:
+        raise UsageError("--host needs the extensions: leave --no-extensions out")
     if not policies:
         say("nothing to check: no policy given")
         return OK if allow_empty else NOTHING
     machine = as_json or form in ("json", "github")
     with aside(machine):
-        results = [check(source, overlays, folders, with_extensions=not no_extensions) for source in policies]
+        results = [
+            check(source, overlays, folders, with_extensions=not no_extensions, host=host) for source in policies
+        ]
     if as_json or form == "json":
         print_json({"ok": all(item.policy for item in results), "policies": [_described(item) for item in results]})
     else:
@@ -71,16 +79,27 @@ def command(
     return ONLY_WARNINGS if strict and any(item.problems for item in results) else OK
 
 
-def check(source: str, overlays: Sequence[str], folders: Sequence[str], *, with_extensions: bool = True) -> Checked:
-    """Return what came of checking one policy."""
+def check(
+    source: str,
+    overlays: Sequence[str],
+    folders: Sequence[str],
+    *,
+    with_extensions: bool = True,
+    host: str | None = None,
+) -> Checked:
+    """Return what came of checking one policy, also for a host if one is named."""
+    warnings: tuple[Problem, ...] = ()
     try:
         if with_extensions:
-            policy = load(source, overlays, folders).policy
+            loaded = load(source, overlays, folders)
+            policy = loaded.policy
+            if host is not None:
+                warnings = require_named(loaded.snapshot, host)
         else:
             policy = load_policy(source, registry=None, overlays=[Path(overlay) for overlay in overlays])
     except (ConfigError, ExtensionError) as error:
         return Checked(source, None, problems_of(error, source))
-    return Checked(source, policy, policy.warnings)
+    return Checked(source, policy, (*policy.warnings, *warnings))
 
 
 def _report(item: Checked, form: Format) -> None:

@@ -111,12 +111,15 @@ def _list(codes: list[str], *, as_json: bool, no_color: bool) -> None:
     terminal(no_color=no_color).print(shown)
 
 
+_SEVERITIES = {"error": "an error", "warning": "a warning", "info": "for your information"}
+
+
 def _show(console: Console, code: dict[str, Any]) -> None:
     def line(text: str, style: str = "") -> None:
         console.print(Text(clean(text), style), soft_wrap=True)
 
     line(f"{code['code']}  {code['meaning']}", "bold")
-    line(f"{code['family']}; {'an error' if code['severity'] == 'error' else 'a warning'}", "dim")
+    line(f"{code['family']}; {_SEVERITIES[code['severity']]}", "dim")
     if code["unseen"]:
         line(f"\n{code['unseen']}")
     for name, text in code["env"].items():

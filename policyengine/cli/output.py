@@ -8,38 +8,38 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from loguru import logger
-from rich.console import Console
-from rich.table import Table
 
 from policyengine.cli import FORMAT
 from policyengine.errors import ConfigError, ExtensionError
+from policyengine.log import set_up
 from policyengine.policy.problems import Format, problems_of, render
 from policyengine.visible import clean
+
+if TYPE_CHECKING:
+    from loguru import Logger
+    from rich.console import Console
+    from rich.table import Table
 
 WIDE = 400
 """Width in columns where nobody's terminal limits it."""
 
 
-class Terminal(Console):
-    """A console that lets a broken pipe end the process quietly instead of with rich's own exit code."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise again the error that rich is handling while it calls this."""
-        raise
-
-
 def terminal(*, stderr: bool = False, no_color: bool = False) -> Console:
     """Return a console on stdout or stderr as they are now; what is no terminal is as wide as a table needs."""
+    # rich is imported where something is drawn: it takes longer to import than a verb that draws nothing works.
+    from policyengine.cli.console import Terminal
+
     file = sys.stderr if stderr else sys.stdout
     return Terminal(file=file, no_color=no_color or None, highlight=False, width=None if file.isatty() else WIDE)
 
 
 def table(*columns: str) -> Table:
     """Return a plain table; columns whose name starts with `#` hold numbers."""
+    from rich.table import Table
+
     made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for index, name in enumerate(columns):
         justify: Literal["left", "right"] = "right" if name.startswith("#") else "left"
@@ -81,6 +81,10 @@ def configure_logging() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    set_up(_show_warnings)
+
+
+def _show_warnings(logger: Logger) -> None:
     logger.remove()
     # A function and not the stream itself: the stream may be replaced while the process lives.
     logger.add(_to_stderr, level="WARNING", format="{level.name}: {message}", filter=_is_news)

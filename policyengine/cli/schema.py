@@ -1,4 +1,4 @@
-"""`policyengine schema`: the JSON Schema of policy files, for editors.
+"""`policyengine schema`: the JSON Schema of policy files and of their tests, for editors.
 
 Knows: where the schema is written. Must not know: how it is made.
 """
@@ -18,6 +18,7 @@ from policyengine.plugins.registry import Registry, discover
 from policyengine.policy.files import shipped_policies
 from policyengine.policy.jsonschema import file_schema, options_schema
 from policyengine.policy.wording import suggestion
+from policyengine.policytest.jsonschema import suite_schema
 
 
 @click.command("schema")
@@ -29,7 +30,7 @@ from policyengine.policy.wording import suggestion
 @click.option("--extension", metavar="NAME", help="The options of one extension instead.")
 @click.option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
 def command(folders: tuple[str, ...], packages: tuple[str, ...], extension: str | None, output: str | None) -> int:
-    """Print the JSON Schema (2020-12) of policy files and overlays, with the options of every extension.
+    """Print the JSON Schema (2020-12) of policies, overlays and their tests, with the options of every extension.
 
     An editor that knows it completes keys, shows what they mean, and marks mistakes while one types. It knows one
     file at a time, so it never replaces `policyengine check`.
@@ -37,7 +38,10 @@ def command(folders: tuple[str, ...], packages: tuple[str, ...], extension: str 
     Exit code: 0 written, 1 an extension is broken (what it declares is then left out).
     """
     registry = discover(folders=[Path(folder) for folder in folders], only=packages or None)
-    made = file_schema(registry.all(), shipped_policies()) if extension is None else _one(registry, extension)
+    if extension is None:
+        made = file_schema(registry.all(), shipped_policies(), {"PolicyTest": suite_schema()})
+    else:
+        made = _one(registry, extension)
     text = json.dumps(made, indent=2) + "\n"
     if output is None:
         click.echo(text, nl=False)

@@ -6,7 +6,7 @@ Knows: how results are shown. Must not know: how a test is played.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import msgspec
 from rich.text import Text
 
 from policyengine.cli import AT_FAULT, COULD_NOT, NOTHING, OK
-from policyengine.cli.options import allow_empty_option, json_option
+from policyengine.cli.options import allow_empty_option, form_option
 from policyengine.cli.output import aside, print_json, say, table, terminal
 from policyengine.errors import ConfigError, ExtensionError, UsageError
-from policyengine.policy.problems import Problem, problems_of, render
+from policyengine.policy.problems import Format, Problem, annotation, problems_of, render
 from policyengine.policytest.coverage import Coverage, RuleCoverage, coverage, percent
 from policyengine.policytest.junit import junit
 from policyengine.policytest.model import CaseResult, SuiteResult
@@ -51,29 +51,35 @@ class Tested(msgspec.Struct, frozen=True):
 @click.option("--fail-under", type=click.FloatRange(0, 100), metavar="PERCENT", help="Fail with less coverage.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write the results as JUnit XML.")
 @allow_empty_option
-@json_option
+@form_option
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def command(
     sources: tuple[str, ...],
     with_coverage: bool,
     fail_under: float | None,
     junit_file: str | None,
     allow_empty: bool,
+    form: Format,
     as_json: bool,
 ) -> int:
     """Play the tests of policies: files of `kind: PolicyTest`, and all of them below a directory.
 
     Exit code: 0 all pass, 1 some fail or too little is covered, 2 some cannot be played, 4 there is none.
     """
-    with aside(as_json):
+    form = "json" if as_json else form
+    with aside(form in ("json", "github")):
         tested = play(sources, with_coverage or fail_under is not None)
     if junit_file is not None:
         _write(junit_file, junit(tested.results, tested.broken))
-    if as_json:
+    if form == "json":
         print_json(_described(tested))
+    elif form == "github":
+        for text in _annotated(tested):
+            print(text)
     else:
-        _show(tested)
-    for problems in tested.broken.values():
-        say(render(problems))
+        _show(tested, short=form == "short")
+        for problems in tested.broken.values():
+            say(render(problems, form))
     return exit_code(tested, fail_under, allow_empty=allow_empty)
 
 
@@ -114,7 +120,18 @@ def _write(file: str, text: str) -> None:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
 
 
-def _show(tested: Tested) -> None:
+def _annotated(tested: Tested) -> Iterator[str]:
+    """Yield an annotation for each expectation that does not hold and each problem of a file."""
+    for result in tested.results:
+        for case in result.cases:
+            for failure in case.failures:
+                text = clean(f"{failure.message}\n{failure.account}".rstrip())
+                yield annotation("error", failure.position, clean_line(case.case.name), text)
+    for problems in tested.broken.values():
+        yield render(problems, "github")
+
+
+def _show(tested: Tested, *, short: bool) -> None:
     console = terminal()
 
     def line(text: str, style: str = "") -> None:
@@ -124,7 +141,10 @@ def _show(tested: Tested) -> None:
         policy = result.suite.engine.snapshot.policy.name
         failed = [case for case in result.cases if not case.ok]
         line(f"{clean_line(result.suite.file)} ({policy}): {len(result.cases) - len(failed)} pass, {len(failed)} fail")
-        for case in failed:
+        for case in failed if short else ():
+            for failure in case.failures:
+                line(clean_line(f"{failure.position}: {case.case.name}: {failure.message}"))
+        for case in failed if not short else ():
             line(f"FAILED {clean_line(case.case.name)}", "bold red")
             told = ""
             for failure in case.failures:
@@ -133,13 +153,15 @@ def _show(tested: Tested) -> None:
                     told = failure.account
                     line(told)
     for item in tested.covered or ():
-        _show_coverage(item)
+        _show_coverage(item, short=short)
 
 
-def _show_coverage(item: Coverage) -> None:
+def _show_coverage(item: Coverage, *, short: bool) -> None:
     console = terminal()
     share = f"{percent([item]):.1f} % ({item.reached} of {item.total})"
     console.print(Text(f"coverage of {item.policy}: {share}", "bold"), soft_wrap=True)
+    if short:
+        return
     rules = table("rule", "#asked", "#trips", "#does not", "#fails")
     for rule in item.rules:
         goals = [_count(count) for count in (rule.evaluated, rule.tripped, rule.not_tripped)]

@@ -6,10 +6,12 @@ Must not know: how a policy is loaded (`play`), how an example is shown.
 An entry stands under its code and has
 
 * `files`: names and contents. `policy.*` is the policy, `overlay*` lie on it in order, `guards/*.py` is a folder of
-  drop-in extensions, `packages/NAME-VERSION.py` stands for an installed package; other files are there to be extended;
+  drop-in extensions, `packages/NAME-VERSION.py` stands for an installed package; other files are there to be extended.
+  `*.test.yaml` are tests, which are read in the place of a policy;
 * `later`: what the files become after the policy was loaded, for codes of a reload; an empty text removes a file;
 * `fix`: what to do about it;  `fixed`: files of the same example that are in order;
 * `unseen`: in the place of `files`, why no document can cause the code;
+* `today`: the day on which it is looked at, where that matters;  `host`: the host for which it is checked;
 * `env`: environment variables; there are no others;  `encoding`: in which the files are written;
 * `raw: true`: no header is put before files without one.
 
@@ -34,11 +36,14 @@ FAMILIES = {
     "M": ("layers", "Layers"),
     "X": ("extensions", "Extensions and packages"),
     "R": ("references", "References and reachability"),
+    "L": ("lint", "Lint"),
     "E": ("environment", "Environment"),
+    "T": ("tests", "Tests of policies"),
 }
 """First letter of a code: the file that holds the examples, and what the family is called."""
 
 POLICY_HEAD = "apiVersion: policyengine/v1\nkind: Policy\nname: {name}\n"
+TESTS_HEAD = "apiVersion: policyengine/v1\nkind: PolicyTest\npolicy: default\n"
 OVERLAY_HEAD = "apiVersion: policyengine/v1\nkind: Overlay\ntarget: example\n"
 
 SHOWN = 2
@@ -83,6 +88,8 @@ class Mistake(msgspec.Struct, frozen=True):
     unseen: str = ""
     encoding: str = "utf-8"
     env: dict[str, str] = {}
+    today: str = ""
+    host: str = ""
 
 
 def mistake(code: str) -> Mistake | None:
@@ -99,7 +106,7 @@ def mistakes_of(letter: str) -> Mapping[str, Mistake]:
 
 
 def _mistake(code: str, entry: Mapping[str, Any]) -> Mistake:
-    known = {"fix", "files", "later", "fixed", "unseen", "encoding", "env", "raw"}
+    known = {"fix", "files", "later", "fixed", "unseen", "encoding", "env", "raw", "today", "host"}
     if not known.issuperset(entry):
         raise ValueError(f"{code}: {sorted(set(entry) - known)}")
     sets: dict[str, Any] = {
@@ -113,6 +120,8 @@ def _mistake(code: str, entry: Mapping[str, Any]) -> Mistake:
         unseen=entry.get("unseen", "").strip(),
         encoding=entry.get("encoding", "utf-8"),
         env=dict(entry.get("env", {})),
+        today=entry.get("today", ""),
+        host=entry.get("host", ""),
     )
 
 
@@ -130,6 +139,8 @@ def _file(name: str, content: Any, *, raw: bool) -> File:
 def _head(name: str) -> str:
     if name.startswith("overlay"):
         return OVERLAY_HEAD
+    if name.endswith(".test.yaml"):
+        return TESTS_HEAD
     stem = name.rpartition("/")[2].removesuffix(".yaml")
     return POLICY_HEAD.format(name="example" if stem == "policy" else stem)
 

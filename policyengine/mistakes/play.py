@@ -1,4 +1,4 @@
-"""Play an example: write its files, load the policy as an engine does, return the problems.
+"""Play an example: write its files, load the policy as an engine does and look at it as `lint` does.
 
 Knows: folders, registries, the engine. Must not know: any code, how problems are shown.
 """
@@ -14,16 +14,22 @@ import msgspec
 
 from policyengine.engine import Engine
 from policyengine.errors import ConfigError
+from policyengine.hosts.able import check_host
+from policyengine.hosts.table import host_named
 from policyengine.mistakes import File, Mistake
 from policyengine.plugins.folder import load_file, load_module
 from policyengine.plugins.found import Found, extensions_in, make_found, short_path
 from policyengine.plugins.registry import Registry, Source, builtin_registry
+from policyengine.policy.days import day
+from policyengine.policy.lint import lint
 from policyengine.policy.load import load_policy
 from policyengine.policy.problems import Problem
+from policyengine.policytest.read import read_suite
+from policyengine.snapshot import build_snapshot
 
 
 def play(mistake: Mistake, *, fixed: bool = False) -> tuple[Problem, ...]:
-    """Return what loading the files of an example reports; with `fixed`, after they were put in order.
+    """Return what loading the files of an example reports, or `lint` for its codes; with `fixed`, put in order.
 
     Files are named in the problems as in the example, wherever they are written.
     """
@@ -46,13 +52,21 @@ def _write(folder: Path, files: Iterable[File], encoding: str = "utf-8") -> None
 
 
 def _load(folder: Path, mistake: Mistake) -> tuple[Problem, ...]:
+    for path in folder.glob("*.test.yaml"):
+        return _read(path)
     (policy,) = folder.glob("policy.*")
     guards, packages = (sorted((folder / name).glob("*.py")) for name in ("guards", "packages"))
     overlays = sorted(folder.glob("overlay*"))
     registry = Registry(_builtins(), [*map(_drop_in, guards), *map(_package, packages)])
     try:
         if not mistake.later:
-            return load_policy(policy, registry=registry, overlays=overlays, env=mistake.env).warnings
+            today = day(mistake.today)
+            loaded = load_policy(policy, registry=registry, overlays=overlays, env=mistake.env, today=today)
+            if mistake.code.startswith("L"):
+                return lint(loaded, policy, registry=registry, overlays=overlays, today=today)
+            if mistake.host:
+                return check_host(build_snapshot(loaded, registry), host_named(mistake.host))
+            return loaded.warnings
         engine = Engine(policy, overlays=overlays, registry=registry)
     except ConfigError as error:
         return error.problems
@@ -65,6 +79,13 @@ def _load(folder: Path, mistake: Mistake) -> tuple[Problem, ...]:
     engine.reload()
     problems = engine.rejected.problems if engine.rejected else ()
     return tuple(problem for problem in problems if isinstance(problem, Problem))
+
+
+def _read(tests: Path) -> tuple[Problem, ...]:
+    try:
+        return read_suite(tests).engine.snapshot.policy.warnings
+    except ConfigError as error:
+        return error.problems
 
 
 @cache

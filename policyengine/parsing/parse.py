@@ -127,12 +127,14 @@ def _clean(response: ModelResponse, protocol: str, tools: Collection[str] | None
                 return None
             call = ToolCall("text-1", name, encode(args).decode(), args)
             text = ""
-        elif len(calls) == 1 and calls[0].args is None:
-            (sent,) = calls
-            name, args = sent.name, loads(sent.arguments)
+        elif len(calls) == 1:
+            (call,) = calls
+            name, args = call.name, call.args
+            if args is None:
+                args = loads(call.arguments)
+                call = ToolCall(call.id, name, call.arguments, args)
             if type(args) is not dict:
                 return None
-            call = ToolCall(sent.id, name, sent.arguments, args)
         else:
             return None
     except (StrictError, OverflowError):

@@ -12,7 +12,7 @@ from typing import Any
 
 from policyengine.parsing.found import Found, Reading, Terms, Unread
 from policyengine.parsing.names import resolve
-from policyengine.parsing.repair import mend
+from policyengine.parsing.repair import MENDABLE, mend
 from policyengine.parsing.strict import StrictError
 
 MAX_CALLS = 64
@@ -76,12 +76,17 @@ def arguments_at(text: str, at: int, closer: str) -> tuple[dict[str, Any], int, 
             raise StrictError("truncated" if place >= len(text) else "python_call", place)
         if key.group(1) in args:
             raise StrictError("duplicate_key", place)
-        part = mend(text, key.end())
-        if part.open:
-            raise StrictError("truncated" if part.end >= len(text) else "python_call", part.end)
-        args[key.group(1)] = part.value
-        repairs.update(dict.fromkeys(part.repairs))
-        place = skip(text, part.end)
+        plain = _PLAIN.match(text, key.end()) if len(text) <= MENDABLE else None
+        if plain is not None:  # most values are: no need for whoever reads damaged ones
+            end, quoted = plain.end(), plain.group(1) is None
+            args[key.group(1)] = plain.group()[1:-1] if quoted else int(plain.group())
+        else:
+            part = mend(text, key.end())
+            if part.open:
+                raise StrictError("truncated" if part.end >= len(text) else "python_call", part.end)
+            args[key.group(1)], end = part.value, part.end
+            repairs.update(dict.fromkeys(part.repairs))
+        place = skip(text, end)
         if text[place : place + 1] == ",":
             place = skip(text, place + 1)
         elif text[place : place + 1] != closer:
@@ -99,4 +104,9 @@ def skip(text: str, at: int) -> int:
 
 _SPACE = re.compile(r"\s*")
 _HEADER = re.compile(r"([A-Za-z_][\w.]{0,200})\s{0,20}\(")
+_PLAIN = re.compile(
+    "(?:\"[^\"\\\\\x00-\x1f\ud800-\udfff]*\"|'[^'\\\\\x00-\x1f\ud800-\udfff]*'|(-?(?:0|[1-9][0-9]{0,17})))"
+    r"(?=\s*[,)\]])"
+)
+"""A string without escapes, or a whole number, and what may follow a value."""
 _KEYWORD = re.compile(r"([A-Za-z_]\w{0,100})\s{0,20}=\s{0,20}(?![=])")

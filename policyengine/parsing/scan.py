@@ -410,13 +410,15 @@ _ARRAY = re.compile(r"\[\s*\{")
 _MEMBER = re.compile(r"[{,]\s*([\"'])[^\"'\n]{0,80}\1\s*:[\s\[]*\Z")
 """What stands before an object that is a member of another one: never a request of its own."""
 _HEAD = re.compile(_key(_KEYS))
+# Whether anything can begin here is asked first: that is far faster than trying all eight at every character.
 _MARK = re.compile(
+    r"(?:^|(?=[<\[`{]))(?:"
     r"(?P<fence>^[ \t]{0,3}(?:`{3,}+|~{3,}+)[^\n`]*$)"
     r"|(?P<quote>^[ \t]{0,3}>[^\n]*$)"
     rf"|(?P<think><{_THOUGHTS}>)|(?P<thought></{_THOUGHTS}>)"
     rf"|(?P<call>{OPENING})"
     r"|(?P<code>`+)"
     rf"|(?P<json>^[ \t]*\{{|(?={_key(f'{_KEYS}|{_MORE_KEYS}')})\{{)"
-    r"|(?P<python>^[ \t]*\[?[A-Za-z_][\w.]{0,200}\()",
+    r"|(?P<python>^[ \t]*\[?[A-Za-z_][\w.]{0,200}\())",
     re.MULTILINE,
 )

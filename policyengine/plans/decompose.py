@@ -23,8 +23,17 @@ from policyengine.parsing.parse import CUT_REASONS, ENDED_REASONS, parse_respons
 from policyengine.parsing.repair import Allowance
 from policyengine.parsing.scan import SCANNABLE
 from policyengine.parsing.strict import StrictError
-from policyengine.plans.plan import DEFAULT_MAX_STEPS, MAX_DESCRIPTION, Plan, PlanError, Step, one_line, says_something
-from policyengine.plans.tools import SET_PLAN, new_steps, read_arguments, set_plan_tool
+from policyengine.plans.plan import (
+    DEFAULT_MAX_STEPS,
+    MAX_DESCRIPTION,
+    SET_PLAN,
+    Plan,
+    PlanError,
+    Step,
+    one_line,
+    says_something,
+)
+from policyengine.plans.tools import new_steps, read_arguments, set_plan_tool
 
 
 class Decomposed(msgspec.Struct, frozen=True):

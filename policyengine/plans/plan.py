@@ -16,6 +16,10 @@ import msgspec
 
 from policyengine.results.plain import encodable
 
+SET_PLAN = "set_plan"
+UPDATE_STEP = "update_step"
+"""The tools with which a model writes a plan and ends or changes its steps."""
+
 MAX_ID = 40
 MAX_DESCRIPTION = 500
 MAX_RESULT = 500

@@ -9,8 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from policyengine.jsontext import encode
-from policyengine.plans.plan import Plan, Step
-from policyengine.plans.tools import UPDATE_STEP
+from policyengine.plans.plan import UPDATE_STEP, Plan, Step
 
 
 def plan_snapshot(plan: Plan) -> dict[str, Any]:

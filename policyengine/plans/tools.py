@@ -16,12 +16,11 @@ from policyengine.plans.plan import (
     MAX_ID,
     MAX_RESULT,
     MAX_STEPS,
+    SET_PLAN,
+    UPDATE_STEP,
     Step,
     one_line,
 )
-
-SET_PLAN = "set_plan"
-UPDATE_STEP = "update_step"
 
 FIELDS: dict[str, frozenset[str]] = {
     "replan": frozenset({"steps", "replace_current"}),

@@ -11,7 +11,6 @@ every supported pluggy.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import sys
@@ -24,6 +23,7 @@ import msgspec
 from policyengine.errors import ExtensionError
 from policyengine.extension import API_VERSION, Extension, Scope
 from policyengine.hooks import BY_METHOD, PROJECT, HookSpecs
+from policyengine.workers import fault_text
 
 MARK = f"{PROJECT}_impl"
 """The attribute that `@hookimpl` sets on a method."""
@@ -50,10 +50,22 @@ def check_extension(cls: type[Extension], origin: str, *, builtin: bool = False)
 
     Raises `ExtensionError` with every fault of the class at once. `origin` says where the class was found.
     """
-    faults = list(find_faults(cls, builtin=builtin))
+    faults = faults_of(cls, builtin=builtin)
     if faults:
-        raise ExtensionError(_display_name(cls), _with_line(cls, origin), "; ".join(faults))
+        raise ExtensionError(display_name(cls), with_line(cls, origin), "; ".join(faults))
     return implemented_hooks(cls)
+
+
+def faults_of(cls: type[Extension], *, builtin: bool = False) -> tuple[str, ...]:
+    """Return every way in which a class breaks the contract, also of one that fails when it is looked at."""
+    faults: list[str] = []
+    try:
+        faults.extend(find_faults(cls, builtin=builtin))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a metaclass or a descriptor is foreign code; it is reported
+        faults.append(f"it cannot be examined: {fault_text(error)}")
+    return tuple(faults)
 
 
 def implemented_hooks(cls: type[Extension]) -> tuple[str, ...]:
@@ -80,23 +92,34 @@ def find_faults(cls: type[Extension], *, builtin: bool = False) -> Iterator[str]
 
 def suggest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `; did you mean X?` for the closest of `known`, or an empty text."""
+    import difflib  # a class without faults needs no advice
+
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _display_name(cls: type[Extension]) -> str:
-    name: object = cls.name
-    return name if isinstance(name, str) and name else cls.__qualname__
+def display_name(cls: type[Extension]) -> str:
+    """Return the name of an extension, or of its class where it has none that can be had."""
+    try:
+        name: object = cls.name
+    except Exception:  # noqa: BLE001 - see `faults_of`
+        name = None
+    return name if isinstance(name, str) and name else str(type.__dict__["__qualname__"].__get__(cls))
 
 
-def _with_line(cls: type[Extension], origin: str) -> str:
+def module_of(cls: type) -> str:
+    """Return the name of the module that defines a class, whatever its metaclass says."""
+    return str(type.__dict__["__module__"].__get__(cls))
+
+
+def with_line(cls: type[Extension], origin: str) -> str:
     """Add the line of the class to `origin` where `origin` is the file the class is defined in."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    file = getattr(sys.modules.get(module_of(cls)), "__file__", None)
     if not file or not origin.endswith(Path(file).name):
         return origin
     try:
         return f"{origin}:{inspect.getsourcelines(cls)[1]}"
-    except (OSError, TypeError):
+    except Exception:  # noqa: BLE001 - see `faults_of`
         return origin
 
 
@@ -200,6 +223,8 @@ def _forgotten_mark(name: str, member: object) -> Iterator[str]:
     if name in BY_METHOD:
         yield f"{name}{_line(member)}: a method with the name of a hook point must be marked with @hookimpl"
         return
+    import difflib  # built-in extensions are not checked at run time
+
     squeezed = {method.replace("_", ""): method for method in BY_METHOD}
     meant = squeezed.get(name.replace("_", "").lower()) or next(
         iter(difflib.get_close_matches(name.lower(), BY_METHOD, n=1, cutoff=_FORGOTTEN)), None

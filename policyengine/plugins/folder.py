@@ -6,6 +6,9 @@ Must not know: installed packages, policies.
 A file is compiled from the very bytes that were read, under a module name made from its path and content.
 `importlib.reload` served stale bytecode for two edits within one second, and no `__pycache__` may appear in a folder
 that an operator mounts read-only. Files do not import each other: code that needs several modules is a package.
+
+Every edit makes a module, and an operator may edit for months. So `sys.modules` knows these modules only weakly: one
+lives as long as an extension class of it does, that is, as long as a policy snapshot uses it.
 """
 
 from __future__ import annotations
@@ -14,12 +17,45 @@ import hashlib
 import os
 import re
 import sys
+import threading
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from policyengine import workers
 from policyengine.errors import ExtensionError
+from policyengine.extension import Extension
 from policyengine.plugins.found import Found, describe_failure, extensions_in, make_found, short_path
+from policyengine.workers import call_within
+
+_MODULE = "_policyengine_module"
+"""The attribute by which an extension class keeps its module alive."""
+
+_loading = threading.RLock()
+"""Held while a file runs, so that no other engine is handed a module that is not complete yet."""
+
+
+class _Entry:
+    """Stands for a module in `sys.modules` without keeping it alive, and leaves when the module is gone.
+
+    Whoever looks up the annotations of a class there finds the module's names through it.
+    """
+
+    __slots__ = ("_name", "known")
+
+    def __init__(self, module: ModuleType) -> None:
+        self._name = module.__name__
+        self.known = weakref.ref(module, self._leave)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.known(), name)
+
+    def _leave(self, _: object) -> None:
+        entry: Any = sys.modules.get(self._name)
+        if entry is self:
+            del sys.modules[self._name]
 
 
 def extension_files(folder: Path) -> tuple[Path, ...]:
@@ -55,33 +91,54 @@ def folder_digest(folders: Iterable[Path]) -> str:
 
 def load_file(path: Path) -> tuple[Found, ...]:
     """Return the extensions that one file defines; raises `ExtensionError` with file and line."""
-    classes = extensions_in(load_module(path))
+    return tuple(make_found(cls) for cls in classes_in_file(path))
+
+
+def classes_in_file(path: Path) -> tuple[type[Extension], ...]:
+    """Run one file and return its extension classes, unchecked; raises `ExtensionError` with file and line."""
+    try:
+        classes = extensions_in(load_module(path))
+    except (KeyboardInterrupt, ExtensionError):
+        raise
+    except BaseException as error:
+        place, text = describe_failure(error, path.name)
+        raise ExtensionError(path.stem, place or short_path(path), f"cannot be examined: {text}") from error
     if not classes:
         raise ExtensionError(path.stem, short_path(path), "the file defines no extension")
-    return tuple(make_found(cls) for cls in classes)
+    return classes
 
 
 def load_module(path: Path) -> ModuleType:
-    """Compile and run one file; the same content at the same path gives the same module."""
+    """Compile and run one file; the same content at the same path gives the same module while that is in use."""
     try:
         source = path.read_bytes()
     except OSError as error:
         raise ExtensionError(path.stem, short_path(path), f"cannot be read: {error.strerror}") from error
     name = module_name(path, source)
-    if name in sys.modules:
-        return sys.modules[name]
+    with _loading:
+        entry: Any = sys.modules.get(name)
+        module = entry.known() if isinstance(entry, _Entry) else None
+        return module or _run(path, source, name)
+
+
+def _run(path: Path, source: bytes, name: str) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = str(path)
-    sys.modules[name] = module  # before running it: msgspec looks up annotations of state classes there
+    where = short_path(path)
+    entry: Any = _Entry(module)
+    sys.modules[name] = entry  # before running it: msgspec looks up annotations of state classes there
     try:
-        exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
+        code = compile(source, str(path), "exec", dont_inherit=True)
+        call_within(lambda: exec(code, vars(module)), workers.SETUP_S)
     except KeyboardInterrupt:
         del sys.modules[name]
         raise
     except BaseException as error:
         del sys.modules[name]
         place, text = describe_failure(error, path.name)
-        raise ExtensionError(path.stem, place or short_path(path), f"cannot be imported: {text}") from error
+        raise ExtensionError(path.stem, place or where, f"cannot be imported: {text}") from error
+    for cls in extensions_in(module):
+        setattr(cls, _MODULE, module)
     return module
 
 

@@ -14,8 +14,10 @@ from types import ModuleType
 
 import msgspec
 
+from policyengine import workers
 from policyengine.extension import Extension
-from policyengine.plugins.checks import check_extension
+from policyengine.plugins.checks import check_extension, module_of
+from policyengine.workers import fault_text
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -43,7 +45,8 @@ def make_found(cls: type[Extension], distribution: str = "", version: str = "", 
 
 def is_extension(value: object) -> bool:
     """Return whether `value` is an extension class (and not the base class itself)."""
-    return isinstance(value, type) and issubclass(value, Extension) and value is not Extension
+    # By its real type: a proxy says of itself what it likes, and some raise when they are asked.
+    return issubclass(type(value), type) and issubclass(value, Extension) and value is not Extension  # type: ignore[arg-type]
 
 
 def extensions_in(module: ModuleType) -> tuple[type[Extension], ...]:
@@ -63,8 +66,9 @@ def extensions_in(module: ModuleType) -> tuple[type[Extension], ...]:
 
 def class_origin(cls: type[Extension]) -> str:
     """Return the file that defines a class, or its module where there is no file."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return short_path(file) if file else cls.__module__
+    name = module_of(cls)
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return short_path(file) if file else name
 
 
 def short_path(path: str | os.PathLike[str]) -> str:
@@ -97,9 +101,11 @@ def describe_failure(error: BaseException, owner: str) -> tuple[str, str]:
     ]
     own = [place for place in frames if owner in (*Path(place[0]).parts, Path(place[0]).stem)]
     file, line = (own or frames or [("", 0)])[-1]
-    return f"{short_path(file)}:{line}" if file else "", f"{type(error).__name__}: {error}"
+    return f"{short_path(file)}:{line}" if file else "", fault_text(error)
 
 
 def _is_machinery(file: str) -> bool:
     """Whether a frame belongs to the import system or to this package rather than to an extension."""
-    return file.startswith("<frozen ") or "importlib" in Path(file).parts or Path(file).parent == Path(__file__).parent
+    path = Path(file)
+    own = path.parent == Path(__file__).parent or path == Path(workers.__file__)
+    return own or file.startswith("<frozen ") or "importlib" in path.parts

@@ -1,66 +1,119 @@
 """Find extensions by name: built-in ones, installed packages, drop-in folders.
 
-Knows: the entry point group, who provides which name, the allow-list of distributions.
+Knows: who provides which name, the allow-list of distributions, blocks.
 Must not know: what a policy says, pluggy, what an extension decides.
 
 Being installed does not make an extension active, and not even imported: an entry point is loaded when a policy asks
 for a name that it provides (or may provide). Names without a dot belong to the built-in extensions, which are listed
-in code; no installed package can take one of them. pluggy's own loader is not used, because it silently keeps the
-first of two packages that claim one name, in the order of `sys.path`.
+in code; no installed package can take one of them. What is blocked is there for nobody, whoever lists it. pluggy's own
+loader is not used, because it silently keeps the first of two packages that claim one name, in the order of `sys.path`.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
+from policyengine import workers
 from policyengine.errors import ExtensionError
-from policyengine.plugins.folder import extension_files, load_file
-from policyengine.plugins.found import Found, describe_failure, extensions_in, is_extension, make_found, short_path
+from policyengine.extension import Extension
+from policyengine.log import settle
+from policyengine.plugins.blocks import BLOCKED, ENGINE, Block, blocking, normalized, process_blocks
+from policyengine.plugins.checks import implemented_hooks
+from policyengine.plugins.folder import classes_in_file, extension_files, load_file
+from policyengine.plugins.found import (
+    Found,
+    class_origin,
+    describe_failure,
+    extensions_in,
+    is_extension,
+    make_found,
+    short_path,
+)
+from policyengine.plugins.imported import note_import
+from policyengine.plugins.packages import GROUP, Package, engine_fit, engine_version, installed_packages
+from policyengine.workers import call_within
 
 __all__ = ["GROUP", "Found", "Registry", "Source", "builtin_registry", "discover"]
 
-GROUP = "policyengine.extensions"
-"""The entry point group of third-party packages, and the package of the built-in extensions."""
+ENGINE_TOO_OLD, ENGINE_TOO_NEW = "X411", "X412"
 
-DISTRIBUTION = "agent-policyengine"
+TWICE = "provided more than once; keep only one of them"
+"""What is said of a name that two sources claim."""
 
 
 class Source(msgspec.Struct, frozen=True):
     """One place that extensions come from: an entry point, or a file of a drop-in folder.
 
     `label` names it in error messages. `provides` is the one extension name it is known to provide without loading
-    it; empty if only loading tells. `distribution` is empty for a file.
+    it; empty if only loading tells. `distribution` is empty for a file. `classes` imports without judging what is
+    found; `package` and `entry` are what metadata says.
     """
 
     label: str
     load: Callable[[], tuple[Found, ...]]
     provides: str = ""
     distribution: str = ""
+    classes: Callable[[], tuple[type[Extension], ...]] | None = None
+    package: Package | None = None
+    entry: importlib.metadata.EntryPoint | None = None
+
+
+class Builtins(Mapping[str, Found]):
+    """Built-in extensions by name, in their order; each is imported and checked when it is first asked for."""
+
+    def __init__(self, homes: Mapping[str, Callable[[], Found]]) -> None:
+        self._homes = dict(homes)
+        self._found: dict[str, Found] = {}
+
+    def __getitem__(self, name: str) -> Found:
+        if name not in self._found:
+            self._found[name] = self._homes[name]()
+        return self._found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
 
 
 class Registry:
     """The extensions that policies may use.
 
-    `builtins` are known at once. `sources` are loaded when a name is asked for that they provide or may provide; a
-    source that cannot be loaded is an error only for such a name. `only` is the allow-list of distributions
-    (`None` allows every installed one).
+    The names of `builtins` are known at once. `sources` are loaded when a name is asked for that they provide or may
+    provide; a source that cannot be loaded is an error only for such a name. Sources given as a function are not even
+    looked for before that. `only` is the allow-list of distributions (`None` allows every installed one). What falls
+    under one of `blocks` can never be used, and a source whose distribution does is not loaded.
     """
 
     def __init__(
-        self, builtins: Iterable[Found] = (), sources: Iterable[Source] = (), only: Collection[str] | None = None
+        self,
+        builtins: Mapping[str, Found] | Iterable[Found] = (),
+        sources: Iterable[Source] | Callable[[], Iterable[Source]] = (),
+        only: Collection[str] | None = None,
+        blocks: Iterable[Block] = (),
     ) -> None:
-        self._builtins = {found.name: found for found in builtins}
-        self._sources = tuple(sorted(sources, key=lambda source: (source.distribution, source.label)))
-        self._only = None if only is None else frozenset(_normalized(name) for name in only)
+        self._builtins = builtins if isinstance(builtins, Mapping) else {found.name: found for found in builtins}
+        self._places = sources
+        self._only = None if only is None else frozenset(normalized(name) for name in only)
+        self.blocks = tuple(blocks)
         self._results: dict[Source, tuple[Found, ...] | ExtensionError] = {}
+
+    @cached_property
+    def _sources(self) -> tuple[Source, ...]:
+        found = self._places() if callable(self._places) else self._places
+        return tuple(sorted(found, key=lambda source: (source.distribution, source.label)))
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -69,14 +122,25 @@ class Registry:
 
     def allowing(self, distributions: Collection[str]) -> Registry:
         """Return the same registry restricted to an allow-list of distributions."""
-        return Registry(self._builtins.values(), self._sources, distributions)
+        return Registry(self._builtins, lambda: self._sources, distributions, self.blocks)
+
+    def blocking(self, blocks: Iterable[Block]) -> Registry:
+        """Return the same registry with further blocks."""
+        return Registry(self._builtins, lambda: self._sources, self._only, (*self.blocks, *blocks))
+
+    def blocked(self) -> tuple[tuple[Source, Block], ...]:
+        """Return every source that a block keeps from being loaded, with that block."""
+        pairs = ((source, self._block_of(source)) for source in self._sources)
+        return tuple((source, block) for source, block in pairs if block is not None)
 
     def get(self, name: str) -> Found | None:
         """Return the extension of this name, or `None` if nothing provides it.
 
-        Raises `ExtensionError` if its package is broken, breaks the contract or is not allowed, or if two packages
-        provide the name.
+        Raises `ExtensionError` if its package is broken, breaks the contract, is not allowed or is blocked, or if two
+        packages provide the name.
         """
+        if self.blocks:
+            self._check_blocked(name)
         if "." not in name:
             return self._builtins.get(name)
         providers = [source for source in self.sources if source.provides == name]
@@ -92,7 +156,7 @@ class Registry:
                     claims.add(source)
         if len(found) > 1 or len({source.distribution for source in claims}) > 1:
             places = " and ".join(sorted(source.label for source in claims))
-            raise ExtensionError(name, places, "provided more than once; keep only one of them")
+            raise ExtensionError(name, places, TWICE)
         if found:
             return next(iter(found.values()))
         _raise_broken(name, [result for result in results.values() if isinstance(result, ExtensionError)])
@@ -105,7 +169,8 @@ class Registry:
         """
         loaded = {found.name for result in self._results.values() if isinstance(result, tuple) for found in result}
         provided = {source.provides for source in self.sources if source.provides}
-        return (*self._builtins, *sorted(loaded | provided))
+        known = (*self._builtins, *sorted(loaded | provided))
+        return tuple(name for name in known if self._block(name) is None) if self.blocks else known
 
     def all(self) -> tuple[Found, ...]:
         """Load every allowed source and return all usable extensions; `problems` tells what is left out."""
@@ -128,7 +193,26 @@ class Registry:
             return error
 
     def _allows(self, source: Source) -> bool:
-        return self._only is None or not source.distribution or _normalized(source.distribution) in self._only
+        return self._lists(source) and self._block_of(source) is None
+
+    def _lists(self, source: Source) -> bool:
+        return self._only is None or not source.distribution or normalized(source.distribution) in self._only
+
+    def _block_of(self, source: Source) -> Block | None:
+        return blocking(self.blocks, source.provides, source.distribution) if self.blocks else None
+
+    def _block(self, name: str) -> Block | None:
+        """Return the block that a name falls under; a distribution that is blocked leaves the name to others."""
+        if "." not in name:
+            return blocking(self.blocks, name, ENGINE if name in self._builtins else "")
+        blocks = [self._block_of(source) for source in self._sources if source.provides == name]
+        return blocks[0] if blocks and all(blocks) else blocking(self.blocks, name)
+
+    def _check_blocked(self, name: str) -> None:
+        block = self._block(name)
+        if block is not None:
+            labels = [source.label for source in self._sources if source.provides == name] if "." in name else []
+            raise ExtensionError(name, labels[0] if labels else "not looked at", f"blocked by {block}", BLOCKED)
 
     def _load(self, source: Source) -> tuple[Found, ...] | ExtensionError:
         if source not in self._results:
@@ -136,11 +220,12 @@ class Registry:
                 self._results[source] = source.load()
             except ExtensionError as error:
                 self._results[source] = error
+            settle()
         return self._results[source]
 
     def _check_forbidden(self, name: str) -> None:
         for source in self._sources:
-            if source.provides == name and not self._allows(source):
+            if source.provides == name and not self._lists(source):
                 detail = (
                     f"{source.distribution} is installed, but the policy does not list it under requires.extensions"
                 )
@@ -161,76 +246,120 @@ def discover(
     only: Collection[str] | None = None,
     *,
     builtins: str = GROUP,
+    env: Mapping[str, str] | None = None,
 ) -> Registry:
-    """Return the registry of built-in, installed and drop-in extensions.
+    """Return the registry of built-in, installed and drop-in extensions, without what the process blocks.
 
     Args:
         entry_points: whether installed packages are looked at (their metadata; nothing is imported here).
         folders: drop-in folders, each of whose files is a source.
         only: the distributions whose extensions may be used; `None` for all.
         builtins: the package that lists the built-in extensions.
+        env: stands for the environment variables of the process, of which `POLICYENGINE_BLOCK` is read.
     """
-    sources = entry_point_sources() if entry_points else []
-    for folder in folders:
-        sources += [Source(short_path(path), partial(load_file, path)) for path in extension_files(folder)]
-    return Registry(_builtins(builtins), sources, only)
+    files = [file_source(path) for folder in folders for path in extension_files(folder)]
+    # The metadata of all installed packages is read where a policy asks for a name with a dot, and else not at all.
+    places = lambda: [*(entry_point_sources() if entry_points else ()), *files]  # noqa: E731
+    return Registry(_builtins(builtins), places, only, process_blocks(env))
+
+
+def file_source(path: Path) -> Source:
+    """Return the source that a file of extensions is."""
+    return Source(short_path(path), partial(load_file, path), classes=partial(classes_in_file, path))
 
 
 def entry_point_sources() -> list[Source]:
     """Return one source per entry point of the group, read from metadata alone."""
-    return [_entry_point_source(entry) for entry in importlib.metadata.entry_points(group=GROUP)]
+    return [source for package in installed_packages() for source in _package_sources(package)]
 
 
-def _builtins(package: str) -> list[Found]:
-    listed: Sequence[Any] = importlib.import_module(package).BUILTIN
-    version = _own_version()
-    found = [make_found(cls, DISTRIBUTION, version, builtin=True) for cls in listed]
-    names = [item.name for item in found]
-    for item in found:
-        if names.count(item.name) > 1:
-            raise ExtensionError(item.name, item.origin, "listed more than once among the built-in extensions")
+def _builtins(package: str) -> Builtins:
+    """Return the built-in extensions of a package: those its `CLASSES` name, or the classes in its `BUILTIN`."""
+    module = importlib.import_module(package)
+    classes: Mapping[str, str] | None = getattr(module, "CLASSES", None)
+    if classes is not None:
+        return Builtins({name: partial(_named_builtin, package, name, cls) for name, cls in classes.items()})
+    homes: dict[str, Callable[[], Found]] = {}
+    for cls in module.BUILTIN:
+        if cls.name in homes:
+            raise ExtensionError(cls.name, class_origin(cls), "listed more than once among the built-in extensions")
+        homes[cls.name] = partial(_builtin, cls)
+    return Builtins(homes)
+
+
+def _named_builtin(package: str, name: str, cls: str) -> Found:
+    return _builtin(getattr(importlib.import_module(f"{package}.{name}"), cls))
+
+
+def _builtin(cls: type[Extension]) -> Found:
+    # Not checked: these classes are the same in every process, and the tests have each of them checked.
+    return Found(cls.name, cls, class_origin(cls), ENGINE, engine_version(), True, implemented_hooks(cls))
+
+
+def _package_sources(package: Package) -> Iterator[Source]:
+    if package.fault:
+        error = ExtensionError(package.name, package.folder, f"its metadata cannot be read: {package.fault}")
+        yield Source(package.label, partial(_raise, error), distribution=package.name, package=package)
+    for entry in package.entries:
+        label = f"{package.label}, entry point {entry.name} = {entry.value}"
+        # A dotted entry point name that points to an attribute promises one extension of that name; anything else is
+        # a label, and what it provides is known after import.
+        provides = entry.name if ":" in entry.value and "." in entry.name else ""
+        load = partial(_load_entry_point, package, entry, label)
+        classes = partial(classes_of_entry_point, package, entry, label)
+        yield Source(label, load, provides, package.name, classes, package, entry)
+
+
+def _raise(error: ExtensionError) -> NoReturn:
+    raise error
+
+
+def _load_entry_point(package: Package, entry: importlib.metadata.EntryPoint, label: str) -> tuple[Found, ...]:
+    check_engine(package, entry.name)
+    classes = classes_of_entry_point(package, entry, label)
+    found = tuple(_of_distribution(cls, package.name, package.version) for cls in classes)
+    fault = misnamed(entry, found[0].name)
+    if fault:
+        raise ExtensionError(found[0].name, label, fault)
     return found
 
 
-def _own_version() -> str:
+def check_engine(package: Package, name: str) -> None:
+    """Refuse a package that asks for another engine, before any of its code runs; raises `ExtensionError`."""
+    running = engine_version()
+    verdict = engine_fit(package.engine, running)
+    if verdict != "ok":
+        code = ENGINE_TOO_NEW if verdict == "too new" else ENGINE_TOO_OLD
+        detail = f"the engine ({running}) is {verdict}: the package needs {package.engine}"
+        raise ExtensionError(name, package.label, detail, code)
+
+
+def misnamed(entry: importlib.metadata.EntryPoint, name: str) -> str:
+    """Return what is wrong with an entry point that promises another extension than it leads to; else empty."""
+    if ":" in entry.value and "." in entry.name and name != entry.name:
+        return f"the entry point must have the extension's name {name!r}"
+    return ""
+
+
+def classes_of_entry_point(
+    package: Package, entry: importlib.metadata.EntryPoint, label: str
+) -> tuple[type[Extension], ...]:
+    """Import what an entry point leads to and return its extension classes; raises `ExtensionError`."""
     try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def _entry_point_source(entry: importlib.metadata.EntryPoint) -> Source:
-    name, version = (entry.dist.name, entry.dist.version) if entry.dist else ("", "")
-    label = f"{name} {version}, entry point {entry.name} = {entry.value}"
-    # A dotted entry point name that points to an attribute promises one extension of that name; anything else is a
-    # label, and what it provides is known after import.
-    provides = entry.name if entry.attr and "." in entry.name else ""
-    return Source(label, partial(_load_entry_point, entry, name, version, label), provides, name)
-
-
-def _load_entry_point(
-    entry: importlib.metadata.EntryPoint, distribution: str, version: str, label: str
-) -> tuple[Found, ...]:
-    try:
-        target = entry.load()
+        target = call_within(entry.load, workers.SETUP_S)
+        note_import(package.name, package.version)
+        module = issubclass(type(target), ModuleType)
+        classes = extensions_in(target) if module else (target,) if is_extension(target) else ()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        place, text = describe_failure(error, entry.module.partition(".")[0])
-        where = f"{distribution} {version}, {place or entry.value}"
+        place, text = describe_failure(error, entry.value.partition(":")[0].partition(".")[0])
+        where = f"{package.label}, {place or entry.value}"
         raise ExtensionError(entry.name, where, f"cannot be imported: {text}") from error
-    if isinstance(target, ModuleType):
-        classes = extensions_in(target)
-        if not classes:
-            raise ExtensionError(entry.name, label, "the module defines no extension")
-    elif is_extension(target):
-        classes = (target,)
-    else:
-        raise ExtensionError(entry.name, label, "the entry point leads neither to an Extension class nor to a module")
-    found = tuple(_of_distribution(cls, distribution, version) for cls in classes)
-    if entry.attr and "." in entry.name and found[0].name != entry.name:
-        raise ExtensionError(found[0].name, label, f"the entry point must have the extension's name {found[0].name!r}")
-    return found
+    if not classes:
+        fault = "the entry point leads neither to an Extension class nor to a module"
+        raise ExtensionError(entry.name, label, "the module defines no extension" if module else fault)
+    return classes
 
 
 def _of_distribution(cls: type[Any], distribution: str, version: str) -> Found:
@@ -243,12 +372,7 @@ def _of_distribution(cls: type[Any], distribution: str, version: str) -> Found:
 def _raise_broken(name: str, errors: Sequence[ExtensionError]) -> None:
     """Say which of the sources that may have provided `name` could not be loaded."""
     if len(errors) == 1:
-        raise ExtensionError(name, errors[0].origin, errors[0].detail) from errors[0]
+        raise ExtensionError(name, errors[0].origin, errors[0].detail, errors[0].code) from errors[0]
     if errors:
         details = "; ".join(f"{error.origin}: {error.detail}" for error in errors)
         raise ExtensionError(name, "several sources", f"none of these could be loaded: {details}") from errors[0]
-
-
-def _normalized(distribution: str) -> str:
-    """Return a distribution name as package indexes compare it (`Acme_Guards` equals `acme-guards`)."""
-    return distribution.lower().replace("_", "-").replace(".", "-")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 ABOUT: dict[str, str] = {
     "apiVersion": "The version of the policy format.",
-    "kind": "Policy: a policy of its own. Overlay: changes on top of one.",
+    "kind": "Policy: a policy of its own. Overlay: changes on top of one. PolicyTest: tests of one.",
     "name": "What the policy is called; overlays and the decision log refer to it.",
     "target": "The `name` of the policy that this overlay is for.",
     "revision": "Any text; every decision in the log says it. That of the topmost file that has one counts.",
@@ -15,6 +15,7 @@ ABOUT: dict[str, str] = {
     "requires": "What must be installed for this policy.",
     "requires.policyengine": "Versions of the engine, such as `>=0.1,<1`.",
     "requires.extensions": "Packages whose extensions may be used, each with a range of versions (`*` for any).",
+    "requires.block": "Extensions and packages that must not be used, by name or pattern; no layer can unblock them.",
     "prompts": "Directories of message templates, relative to this file.",
     "defaults": "What applies to every rule that does not say otherwise.",
     "defaults.mode": "How far rules may go.",
@@ -85,8 +86,12 @@ ABOUT: dict[str, str] = {
     "extensions.*.rollout.salt": "Another text chooses others; by default the id of the rule.",
     "log": "What the decision log holds.",
     "log.include": "Content that is added to the decision log.",
+    "log.mask": "JSON pointers into a line of the decision log; what they mean is replaced by a mark.",
+    "log.sample": "Which part of the decision log is written.",
+    "log.sample.allow": "The share of decisions that is written where no rule said anything; all others always are.",
     "reload": "How edits are taken.",
     "reload.pin": "What runs that have begun go on with: their own policy, or the newest at each iteration.",
     "reload.settle": "For how long files must stay as they are before they are read.",
+    "reload.max_staleness": "For how long the files may differ from the policy in force before no new run starts.",
 }
 """The lines by key path."""

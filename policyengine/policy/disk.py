@@ -14,6 +14,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from policyengine.errors import ExtensionError
 from policyengine.plugins.folder import folder_digest
 from policyengine.policy.model import Policy
@@ -38,6 +40,11 @@ class Disk:
     def __bool__(self) -> bool:
         return bool(self.sources or self.folders)
 
+    @property
+    def parts(self) -> frozenset[Path]:
+        """The files and directories that are looked at, drop-in folders excluded."""
+        return self._parts
+
     def learn(self, policy: Policy) -> None:
         """Remember which files and directories a loaded policy was read from."""
         if self.sources:
@@ -53,10 +60,18 @@ class Disk:
         """Return the policy or overlay files that do not exist."""
         return tuple(path for path in self.sources if _is_gone(path))
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 over the names and contents of everything the policy is made of."""
+    def texts(self) -> dict[Path, bytes]:
+        """Return the contents of the files that are policies or overlays."""
+        paths = (path for path in self._parts if path.suffix != ".txt" and os.path.isfile(path))
+        return {path: content for path in sorted(paths) if (content := _bytes(path)) is not None}
+
+    def fingerprint(self, parts: frozenset[Path] | None = None) -> str:
+        """Return the SHA-256 over the names and contents of everything the policy is made of.
+
+        `parts` are other files and directories than those that are known now; drop-in folders count in any case.
+        """
         digest = hashlib.sha256()
-        for path in sorted(self._parts):
+        for path in sorted(self._parts if parts is None else parts):
             for name, content in _contents(path):
                 for part in (os.fsencode(name), content):
                     digest.update(len(part).to_bytes(8, "big"))
@@ -87,6 +102,14 @@ def code_digest(folders: Iterable[Path]) -> str:
         return hashlib.sha256(str(error).encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def with_code(policy: Policy, code: str) -> Policy:
+    """Return the policy with a digest that covers the code of drop-in folders too (`code`: see `code_digest`)."""
+    if not code:
+        return policy
+    digest = hashlib.sha256(f"{policy.digest} {code}".encode()).hexdigest()
+    return msgspec.structs.replace(policy, digest=digest)
+
+
 def _is_gone(path: Path) -> bool:
     """Whether a path leads nowhere; one that may not be looked at is still there."""
     try:
@@ -111,12 +134,19 @@ def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
 def _content(path: Path) -> bytes:
     """Return the hash of a file, or why there is none. Only a regular file is opened: a pipe would block."""
     if not os.path.isfile(path):
-        return b"directory" if os.path.isdir(path) else b"absent"
+        if os.path.isdir(path):
+            return b"directory"
+        return b"no regular file" if os.path.exists(path) else b"absent"
+    content = _bytes(path)
+    return b"unreadable" if content is None else hashlib.sha256(content).digest()
+
+
+def _bytes(path: Path) -> bytes | None:
     try:
         with path.open("rb") as stream:
-            return hashlib.sha256(stream.read(MAX_BYTES + 1)).digest()
+            return stream.read(MAX_BYTES + 1)
     except OSError:
-        return b"unreadable"
+        return None
 
 
 def _templates(directory: Path) -> list[Path]:
@@ -129,7 +159,8 @@ def _directories(directory: Path) -> list[Path]:
 
 def _below(directory: Path, pattern: str) -> list[Path]:
     try:
-        found = list(directory.rglob(pattern))
+        # The directory of a language may be a link, as in a mounted volume; `rglob` goes into no link.
+        found = {*directory.rglob(pattern), *directory.glob(f"*/{pattern}")}
     except OSError:  # it is being removed
         return []
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(directory).parts)]

@@ -4,7 +4,7 @@ Knows: how such a node is written, which value a schema makes of a text, what ma
 Must not know: where settings stand, how layers merge.
 
 The value of a variable may be a secret: it goes into the policy's settings and nowhere else. Problems, provenance and
-whatever is printed name the variable. A variable is read once per load.
+whatever is printed name the variable. No problem shows a default either. A variable is read once per load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from policyengine.policy.model import Layer
-from policyengine.policy.nodes import Node, Sources, mapping, walk
+from policyengine.policy.nodes import Node, Source, Sources, mapping, walk
 from policyengine.policy.problems import Problem
 from policyengine.policy.schema import Schema, is_fixed, is_options
 from policyengine.policy.validate import validate
@@ -111,6 +111,13 @@ def unresolved(node: Node) -> Node:
     return node
 
 
+def hide_defaults(root: Node, source: Source) -> None:
+    """Keep the lines on which defaults of variables stand out of every problem: a default may be a secret as well."""
+    for _, node in walk(root):
+        if is_variable(node) and DEFAULT in node.fields:
+            source.hide(node.fields[DEFAULT].at.line)
+
+
 def redacted(text: str, values: Mapping[str, str]) -> str:
     """Return a text of foreign code with `$env NAME` where it quotes the value of a variable."""
     for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
@@ -168,11 +175,14 @@ class _Resolver:
             alone = mapping({key: default}, default)
             wrong = validate({key: _alone(rule)}, alone, self._sources, path[:-1], owner=self._owner)
             if wrong:
-                self.problems += wrong
+                message = f"the default of $env {name} must be {wanted(rule)}"
+                self.problems.append(msgspec.structs.replace(wrong[0], message=message, help="", source_line=""))
                 return None
         text = self._environment.text(name)
         if text is None:
             if default is not None:
+                if isinstance(default.data, str):
+                    self.values[name] = default.data
                 history = (*node.layers, Layer(default.data, default.at))
                 return Node(default.data, default.at, default.length, node.key_at, node.key_length, None, history)
             advice = f"set it, or write `{{$env: {name}, default: VALUE}}`"
@@ -245,6 +255,9 @@ def _wanted(rule: Mapping[str, Any]) -> Iterator[str]:
         return
     if form == "regex":
         yield "a regular expression that cannot take for ever"
+        return
+    if form == "pointer":
+        yield "a JSON pointer to content of a line of the decision log, such as /call/arguments/token"
         return
     yield " or ".join(TYPE_NAMES[kind] for kind in _types(rule) if kind in _SCALARS)
     if "min" in rule:

@@ -36,11 +36,11 @@ def read_exceptions(
 ) -> Exceptions:
     """Return the exceptions of every rule. `ids` are the rules of the policy, `rules` those that could be read."""
     found = Exceptions({}, [], [])
-    known = {rule.id for rule in rules}
+    known, written = {rule.id for rule in rules}, frozenset(ids)
     for index, entry in enumerate(node.items):
         path: KeyPath = ("exceptions", index)
         name = entry.fields["rule"]
-        if name.data not in ids:
+        if name.data not in written:
             message = f"there is no rule {name.data!r}"
             advice = suggestion(name.data, ids, "rules")
             found.problems.append(sources.at_value("R503", message, name, (*path, "rule"), help=advice))

@@ -20,12 +20,14 @@ import msgspec
 from msgspec.structs import replace
 
 from policyengine.errors import ConfigError
+from policyengine.policy.environment import hide_defaults
 from policyengine.policy.json5text import read_json5
 from policyengine.policy.nodes import Document, Node, Sources, mapping
 from policyengine.policy.problems import Position, Problem
 from policyengine.policy.schema import OVERLAY_HEADER, POLICY_HEADER, Schema
 from policyengine.policy.text import MAX_BYTES
 from policyengine.policy.validate import validate
+from policyengine.policy.validator import trusted
 from policyengine.policy.wording import suggestion
 from policyengine.policy.yamltext import YamlLoader, read_yaml
 
@@ -55,25 +57,35 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def is_path(source: str | Path) -> bool:
-    """Return whether a policy source names a file: it has a slash or a suffix.
+    """Return whether a policy source names a file: it has a slash or a suffix, and is no shipped policy in a folder.
 
     Whether a file of that name exists does not matter: one called `default` in the working directory must not take
-    the place of the shipped policy.
+    the place of the shipped policy, nor `peers/openhands` that of another one; `./peers/openhands` is always a file.
     """
     if isinstance(source, Path):
         return True
-    return "/" in source or os.sep in source or bool(Path(source).suffix)
+    if Path(source).suffix:
+        return True
+    return ("/" in source or os.sep in source) and source not in shipped_policies()
 
 
 def shipped_policies(folder: Traversable | None = None) -> dict[str, Traversable]:
-    """Return every shipped policy by name; `folder` is searched instead of the package's own."""
+    """Return every shipped policy by name; `folder` is searched instead of the package's own.
+
+    The name of one in a folder has a slash: `peers/openhands`.
+    """
     if folder is None:
         try:
             folder = package_files("policyengine.policies")
         except ModuleNotFoundError:
             return {}
-    names = {entry.name: entry for entry in folder.iterdir() if entry.name.endswith(".yaml") and entry.is_file()}
-    return {name.removesuffix(".yaml"): names[name] for name in sorted(names)}
+    found: dict[str, Traversable] = {}
+    for entry in folder.iterdir():
+        if entry.name.endswith(".yaml") and entry.is_file():
+            found[entry.name.removesuffix(".yaml")] = entry
+        elif entry.is_dir():
+            found |= {f"{entry.name}/{name}": inner for name, inner in shipped_policies(entry).items()}
+    return dict(sorted(found.items()))
 
 
 class Reader:
@@ -236,6 +248,7 @@ class Reader:
         except ConfigError as error:
             self.problems += error.problems
             return None
+        hide_defaults(document.root, document.source)
         self.sources.add(document.source)
         self.warnings += document.warnings
         return document
@@ -243,7 +256,7 @@ class Reader:
     def _layer(self, document: Document, file: str, kind: Kind, folder: Path | None) -> LayerFile | None:
         schema, fields = _HEADERS[kind], document.root.fields
         header = mapping({key: fields[key] for key in schema if key in fields}, document.root)
-        found = validate(schema, header, self.sources)
+        found = validate(schema, header, self.sources, prepared=trusted(schema))
         other = _HEADERS["Policy" if kind == "Overlay" else "Overlay"]
         if any(problem.path == "kind" for problem in found):
             advice = _other_kind(document.root.data, kind, file) if not self._active else _NOT_BELOW
@@ -261,7 +274,8 @@ class Reader:
         return LayerFile(file, kind, header.data, document.root, mapping(rest, document.root), folder)
 
     def _parent(self, name: str, entry: Node, layer: LayerFile) -> _Place | None:
-        if "/" not in name and "\\" not in name and not name.endswith(SUFFIXES):
+        plain = "/" not in name and "\\" not in name and not name.endswith(SUFFIXES)
+        if plain or not is_path(name):
             return self._named(name, entry.at, entry)
         if layer.folder is None:
             self._at(entry, "M303", "only a policy file can extend files; here only shipped policies have names")
@@ -282,7 +296,7 @@ class Reader:
         if name in self._catalogue():
             return _Place(f"policy:{name}", f"policy:{name}")
         message = f"there is no shipped policy {name!r}"
-        advice = suggestion(name, self._catalogue(), "shipped")
+        advice = suggestion(name, [known for known in self._catalogue() if "/" not in known], "shipped")
         if entry is None:
             if os.path.isfile(name):
                 advice = f"a file without a suffix is named with a slash: ./{name}"
@@ -309,9 +323,10 @@ def _other_kind(data: dict[str, Any], kind: Kind, file: str) -> str:
 def _inside(folder: Path, name: str) -> str:
     """Say how a policy in a directory is named, by one that is there."""
     try:
-        files = sorted(path.name for path in folder.iterdir() if path.suffix in SUFFIXES)
+        names = sorted(path.name for path in folder.iterdir() if path.suffix in SUFFIXES)
     except OSError:
-        files = []
+        names = []
+    files = [name for name in names if not Path(name).stem.endswith(".test")]  # those are tests of policies
     return f"name the file in it: {os.path.join(name, files[0] if files else 'policy.yaml')}"
 
 
@@ -328,10 +343,13 @@ def _entries(node: Node | None) -> tuple[Node, ...]:
 
 
 def _templates(folder: Path) -> Iterator[Path]:
-    """Yield the templates below a directory in a fixed order; hidden files and directories do not count."""
+    """Yield the templates below a directory in a fixed order; hidden files and directories do not count.
+
+    The directory of a language may be a link, as in a mounted volume; `rglob` goes into no link.
+    """
     found = [
         path
-        for path in folder.rglob("*.txt")
+        for path in {*folder.rglob("*.txt"), *folder.glob("*/*.txt")}
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
     yield from sorted(path for path in found if path.is_file())

@@ -5,8 +5,9 @@ Knows: what both kinds of schema can say, layer operators, variables. Must not k
 One file is described, not what its layers make together. So what a lower layer may have given is not required (only a
 policy that extends nothing must have all options that its rules need), and any setting may be removed by
 `{$delete: true}`. What no JSON Schema can say is left to `policyengine check`: whether a
-regular expression can be compiled, how long a duration may be, whether names, ids and versions exist, what the layers
-make together, rules between several options, and the checks of extensions' own.
+regular expression can be compiled, how long a duration may be, whether a year has a 29th of February, whether names,
+ids and versions exist, what the layers make together, rules between several options, and the checks of extensions'
+own. A whole number may be written `1.0` by JSON Schema, and not in a policy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 from policyengine.extension import Extension
 from policyengine.policy.about import ABOUT
+from policyengine.policy.pointers import POINTER
 from policyengine.policy.schema import (
     MAX_RULES,
     OVERLAY_HEADER,
@@ -34,7 +36,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DURATION = r"^(?!0*(\.0*)?[mhs])[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h)$"
 """A duration above zero; that it is at most 24 hours cannot be said."""
 
-_PATTERNS = {"duration": DURATION, "day": "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"}
+DAY = r"^[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))$"
+"""A day; in which years February has 29 cannot be said."""
+
+_PATTERNS = {"duration": DURATION, "pointer": POINTER, "day": DAY}
 """How texts look that a check of ours looks at."""
 
 FILE = r"[/\\]|\.(yaml|yml|json5|json)$"
@@ -89,11 +94,17 @@ class Found(Protocol):
     def hooks(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
-def file_schema(extensions: Sequence[Found], shipped: Iterable[str] = ()) -> Schema:
+def file_schema(
+    extensions: Sequence[Found], shipped: Iterable[str] = (), others: Mapping[str, Schema] | None = None
+) -> Schema:
     """Return the schema of policy and overlay files that may use these extensions.
 
-    `shipped` are the names of shipped policies.
+    `shipped` are the names of shipped policies, `others` the schemas of other kinds of files by kind.
     """
+    kinds = {"Overlay": _kind_of("Overlay"), **{kind: _kind_of(kind) for kind in others or {}}}
+    chosen: Schema = {"$ref": "#/$defs/Policy"}
+    for kind, test in reversed(kinds.items()):
+        chosen = {"if": test, "then": {"$ref": f"#/$defs/{kind}"}, "else": chosen}
     settings = _Converter().fields(SETTINGS, ())
     settings["extensions"] = _rules(extensions)
     return {
@@ -101,13 +112,12 @@ def file_schema(extensions: Sequence[Found], shipped: Iterable[str] = ()) -> Sch
         "title": "policyengine: policy files",
         "type": "object",
         "required": ["apiVersion", "kind"],
-        "properties": {"kind": {"enum": ["Policy", "Overlay"], "description": ABOUT["kind"]}},
-        "if": {"properties": {"kind": {"const": "Overlay"}}, "required": ["kind"]},
-        "then": {"$ref": "#/$defs/Overlay"},
-        "else": {"$ref": "#/$defs/Policy"},
+        "properties": {"kind": {"enum": ["Policy", *kinds], "description": ABOUT["kind"]}},
+        **chosen,
         "$defs": {
             "Policy": _policy(settings, extensions, sorted(shipped)),
             "Overlay": _kind(OVERLAY_HEADER, settings),
+            **(others or {}),
             "settings": settings,
             "rule": _rule(extensions),
             "options": {found.cls.name: options_schema(found.cls, layered=True) for found in extensions},
@@ -125,6 +135,15 @@ def options_schema(cls: type[Extension], *, layered: bool = False) -> Schema:
     return {"$schema": DIALECT, "title": f"options of {cls.name}", **made}
 
 
+def whole_schema(shape: Schema, about: Mapping[str, str]) -> Schema:
+    """Return the schema of a file that has no layers and takes no variables, with a line about each key by path."""
+    return _Converter(layered=False, variables=False, about=about).mapping({"type": "dict", "schema": shape}, ())
+
+
+def _kind_of(name: str) -> Schema:
+    return {"properties": {"kind": {"const": name}}, "required": ["kind"]}
+
+
 def _kind(header: Schema, settings: Schema) -> Schema:
     plain = _Converter(layered=False, variables=False)
     required = [name for name, rule in header.items() if rule.get("required")]
@@ -138,29 +157,48 @@ def _policy(settings: Schema, extensions: Sequence[Found], shipped: list[str]) -
     about = {"description": ABOUT["extends"]}
     policy["properties"]["extends"] = {"anyOf": [parent, {"type": "array", "minItems": 1, "items": parent}], **about}
     needed = {
-        found.cls.name: names
+        found.cls.name: needs
         for found in extensions
-        if (names := [name for name, rule in found.cls.options.items() if rule.get("required")])
+        if (needs := _needs({"type": "dict", "schema": found.cls.options}))
     }
-    if needed:  # what must be given can come from below, where there is something below
-        policy["if"] = {"not": {"required": ["extends"]}}
-        policy["then"] = {"properties": {"extensions": _complete(needed)}}
+    # What must be given can come from below, where there is something below.
+    policy["if"] = {"not": {"required": ["extends"]}}
+    own = _needs({"type": "dict", "schema": SETTINGS}).get("properties", {})
+    policy["then"] = {"properties": {**own, "extensions": _complete(needed)}}
     return policy
 
 
-def _complete(needed: Mapping[str, list[str]]) -> Schema:
+def _complete(needed: Mapping[str, Schema]) -> Schema:
     """Return what rules must have in a policy that extends nothing."""
-    cases = [{"if": _uses(name), "then": _with_all(names)} for name, names in needed.items()]
-    own = {name: {"if": _names_nothing(), "then": _with_all(names)} for name, names in needed.items()}
-    every = {"if": {"not": {"required": ["$delete"]}}, "then": {"allOf": cases}}
+    cases = [{"if": _uses(name), "then": _with_all(needs)} for name, needs in needed.items()]
+    own = {name: {"if": _names_nothing(), "then": _with_all(needs)} for name, needs in needed.items()}
+    parts = [_needs({"type": "dict", "schema": RULE}), *cases]
+    every = {"if": {"not": {"required": ["$delete"]}}, "then": {"allOf": parts}}
     return {
         "properties": {name: {"allOf": [case, every]} for name, case in own.items()},
         "additionalProperties": every,
     }
 
 
-def _with_all(names: list[str]) -> Schema:
-    return {"required": ["with"], "properties": {"with": {"type": "object", "required": names}}}
+def _with_all(needs: Schema) -> Schema:
+    given = {"required": ["with"]} if "required" in needs else {}
+    return {**given, "properties": {"with": needs}}
+
+
+def _needs(rule: Mapping[str, Any]) -> Schema:
+    """Return what must be given of a mapping and of those in it, beside what is said of a file with layers."""
+    made: Schema = {}
+    if _types(rule) != ["dict"]:
+        return made
+    inner: Mapping[str, Any] = rule.get("schema") or {}
+    required = [name for name, field in inner.items() if field.get("required")]
+    below = {name: needs for name, field in inner.items() if (needs := _needs(field))}
+    values = _needs(rule.get("valuesrules") or {})
+    made |= {"required": required} if required else {}
+    made |= {"properties": below} if below else {}
+    made |= {"additionalProperties": values} if values else {}
+    made |= {"minProperties": rule["minlength"]} if rule.get("minlength") else {}
+    return made
 
 
 def _uses(name: str) -> Schema:
@@ -231,10 +269,13 @@ class _Converter:
     """Turns Cerberus rules into JSON Schema.
 
     `layered`: nothing is required, and layer operators are allowed. `own`: the rules are of an extension, and no
-    setting is fixed. `variables`: environment variables are allowed.
+    setting is fixed. `variables`: environment variables are allowed. `about`: lines about settings by path.
     """
 
-    def __init__(self, *, layered: bool = True, own: bool = False, variables: bool = True) -> None:
+    def __init__(
+        self, *, layered: bool = True, own: bool = False, variables: bool = True, about: Mapping[str, str] = ABOUT
+    ) -> None:
+        self._lines = about
         self._layered = layered
         self._own = own
         self._variables = variables and layered
@@ -245,8 +286,10 @@ class _Converter:
 
     def value(self, rule: Mapping[str, Any], path: KeyPath) -> Schema:
         """Return the schema of one setting as it may stand in a file."""
-        types = _types(rule)
         about = self._about(rule, path)
+        if "type" not in rule:
+            return about
+        types = _types(rule)
         if types == ["dict"]:
             return {**self.mapping(rule, path), **about}
         choices = [self._plain(rule, types, path)]
@@ -254,7 +297,7 @@ class _Converter:
             choices += [self._operator(rule, path)] if "list" in types else []
             choices.append({"$ref": "#/$defs/delete"})
         if self._variables and _SCALARS & set(types) and (self._own or not is_fixed(_with_stars(path))):
-            choices.append({"$ref": "#/$defs/variable"})
+            choices.append({"$ref": "#/$defs/variable", "properties": {"default": choices[0]}})
         return {**about, **choices[0]} if len(choices) == 1 else {**about, "anyOf": choices}
 
     def mapping(self, rule: Mapping[str, Any], path: KeyPath) -> Schema:
@@ -311,8 +354,8 @@ class _Converter:
     def _about(self, rule: Mapping[str, Any], path: KeyPath) -> Schema:
         key = ".".join("*" if part == "[]" else str(part) for part in path)
         meta = rule.get("meta") or {}
-        text = str(meta.get("about") or "") if self._own else ABOUT.get(key, "")
-        facts = [] if _types(rule) == ["dict"] or (text and not self._own) else [_form(rule)]
+        text = str(meta.get("about") or "") if self._own else self._lines.get(key, "")
+        facts = [] if _types(rule) in ([], ["dict"]) or (text and not self._own) else [_form(rule)]
         facts += [_STRICTER[meta["stricter"]]] if meta.get("stricter") in _STRICTER else []
         made: Schema = {}
         line = "; ".join(filter(None, [text.rstrip("."), *facts])) if facts else text
@@ -324,7 +367,7 @@ class _Converter:
 
 
 def _types(rule: Mapping[str, Any]) -> list[str]:
-    declared = rule["type"]
+    declared = rule.get("type", [])
     return [declared] if isinstance(declared, str) else list(declared)
 
 
@@ -349,6 +392,8 @@ def _bounds(made: Schema, rule: Mapping[str, Any], types: list[str]) -> None:
             made |= {f"{start}Items": rule[name]} if "list" in types else {}
     if rule.get("check_with") in _PATTERNS:
         made["pattern"] = _PATTERNS[rule["check_with"]]
+    elif "pattern" in (rule.get("meta") or {}):
+        made["pattern"] = rule["meta"]["pattern"]
     elif "regex" in rule and (pattern := _pattern(rule["regex"])):
         made["pattern"] = pattern
 

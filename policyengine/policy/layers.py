@@ -4,7 +4,7 @@ Knows: how maps, lists and scalars merge, layer operators, provenance. Must not 
 `extensions` holds rules and `tools` holds patterns.
 
 Maps merge by key; scalars and lists replace. `{$delete: true}` removes; `$append`, `$prepend` and `$remove` change a
-list of a lower layer, `$replace` is the same as writing the list. A bare null is an error.
+list of a lower layer, `$replace` is the same as writing the list. A bare null is an error. `requires.block` only grows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from policyengine.policy.wording import KeyPath, dotted, shown, suggestion
 DELETE = "$delete"
 _GLUED = re.compile(r"([\w-]{1,50}):([^\s:]{1,50})\Z")
 """A key that is a key and its value: `{effect:read}` has no value in YAML."""
+BLOCK = ("requires", "block")
+"""The list that only grows: what one layer blocks, no layer above can use."""
 LIST_OPERATORS = ("$append", "$prepend", "$remove", "$replace")
 _OPERATORS = (DELETE, *LIST_OPERATORS)
 
@@ -106,6 +108,14 @@ class Merged:
 
     def _over(self, base: Node, over: Node, path: KeyPath) -> Node | None:
         operators = _operators(over)
+        if _unblocks(base, operators, path):
+            place, where = over.fields[operators[0]], (*path, operators[0])
+            self._report("M316", "what a lower layer blocks stays blocked", place, where)
+            return base
+        if path == BLOCK and not operators and not _list(base):
+            return base  # its type is wrong; that must be said, and not be mended from above
+        if path == BLOCK and not operators and _list(over):
+            return self._operate(base, mapping({"$append": over}, over), path)
         if operators == (DELETE,):
             self.removed[path] = (*base.layers, Layer(over.data, over.where))
             return None
@@ -184,6 +194,17 @@ def _with_history(node: Node, history: tuple[Layer, ...]) -> Node:
 
 def _operators(node: Node) -> tuple[str, ...]:
     return tuple(key for key in node.fields if key.startswith("$") and key != ENV)
+
+
+def _list(node: Node) -> bool:
+    return isinstance(node.children, tuple)
+
+
+def _unblocks(base: Node, operators: tuple[str, ...], path: KeyPath) -> bool:
+    """Return whether operators would take away what a lower layer blocks."""
+    if path == BLOCK:
+        return bool({DELETE, "$replace", "$remove"}.intersection(operators))
+    return path == BLOCK[:1] and operators == (DELETE,) and BLOCK[1] in base.fields
 
 
 def _merges(node: Node) -> bool:

@@ -23,7 +23,8 @@ import msgspec
 from policyengine.errors import ConfigError
 from policyengine.extension import Extension
 from policyengine.messages import Failure, ToolFacts
-from policyengine.parsing.forms import Form
+from policyengine.parsing.notation import Form
+from policyengine.plugins.blocks import Block
 from policyengine.policy.advice import advise
 from policyengine.policy.days import today as utc_today
 from policyengine.policy.defaults import fill
@@ -34,13 +35,15 @@ from policyengine.policy.files import LayerFile, Reader
 from policyengine.policy.globs import covers
 from policyengine.policy.layers import Merged, provenance
 from policyengine.policy.locks import broken_locks, has_locks
-from policyengine.policy.model import Interventions, Log, ModelFacts, Parsing, Planning, Policy, Reload, Rule
+from policyengine.policy.model import Interventions, Layer, Log, ModelFacts, Parsing, Planning, Policy, Reload, Rule
 from policyengine.policy.nodes import Node, Sources, mapping
+from policyengine.policy.pointers import included_by
 from policyengine.policy.problems import Position, Problem, in_order
 from policyengine.policy.rules import RuleReader, in_run_order, texts
 from policyengine.policy.schema import MAX_RULES, SETTINGS
 from policyengine.policy.stricter import Look, looking
 from policyengine.policy.validate import validate
+from policyengine.policy.validator import trusted
 from policyengine.policy.versions import clauses, fit
 from policyengine.policy.wording import dotted
 from policyengine.policy.yamltext import YamlLoader
@@ -73,7 +76,8 @@ class Registry(Protocol):
     """Where extensions are looked up by name.
 
     If it also has `allowing(distributions) -> Registry`, rules are looked up in what that returns for the packages
-    that the policy lists, so that no other package is imported.
+    that the policy lists, so that no other package is imported; `blocking(blocks) -> Registry` does the same for those
+    that the policy blocks.
     """
 
     def get(self, name: str) -> Found | None:
@@ -145,24 +149,46 @@ def _load(
         assert own is not None
         merged = Merged(reader.layers, reader.sources)
         _raise(merged.problems)
+        # What the topmost layer blocks must not be imported to compare the layers below it either.
+        blocks = _blocks(merged.root)
+        registry = _without_blocked(registry, blocks)
+        day = today or utc_today()
         if has_locks(reader.layers):
-            _raise(_broken_locks(reader, own, registry, environment, today or utc_today()))
-        return _Checker(reader, merged, own, registry, environment, today or utc_today()).policy()
+            _raise(_broken_locks(reader, own, registry, environment, day, blocks))
+        return _Checker(reader, merged, own, registry, environment, day, blocks).policy()
     except ConfigError as error:
         error.tried = tuple(dict.fromkeys(reader.tried))
         raise
 
 
 def _broken_locks(
-    reader: Reader, own: LayerFile, registry: Registry | None, environment: Environment, today: date
+    reader: Reader,
+    own: LayerFile,
+    registry: Registry | None,
+    environment: Environment,
+    today: date,
+    blocks: tuple[Block, ...],
 ) -> list[Problem]:
     def build(merged: Merged) -> Policy:
-        return _Checker(reader, merged, own, registry, environment, today).lower()
+        return _Checker(reader, merged, own, registry, environment, today, blocks).lower()
 
     def look(policy: Policy) -> Look:
         return looking(registry, policy) if registry is not None else lambda name: None
 
     return broken_locks(reader.layers, reader.sources, build, look)
+
+
+def _blocks(root: Node) -> tuple[Block, ...]:
+    """Return what any layer blocks, as it was written: also where something else is wrong with the policy."""
+    node = root.get("requires", "block")
+    items = node.items if node is not None else ()
+    return tuple(Block(item.data, str(item.at)) for item in items if isinstance(item.data, str))
+
+
+def _without_blocked(registry: Registry | None, blocks: tuple[Block, ...]) -> Registry | None:
+    narrow = getattr(registry, "blocking", None)
+    without: Registry | None = narrow(blocks) if blocks and callable(narrow) else registry
+    return without
 
 
 def _check_target(reader: Reader, overlay: LayerFile | None, own: LayerFile) -> None:
@@ -189,6 +215,7 @@ class _Checker:
         registry: Registry | None,
         environment: Environment,
         today: date,
+        blocks: tuple[Block, ...],
     ) -> None:
         self._reader = reader
         self._sources: Sources = reader.sources
@@ -198,6 +225,8 @@ class _Checker:
         self._environment = environment
         self._today = today
         self._root = merged.root
+        self._blocks = blocks
+        self._lower = False
         self._problems: list[Problem] = []
         self._warnings: list[Problem] = list(reader.warnings)
 
@@ -209,6 +238,7 @@ class _Checker:
             self._warn("R507", "the policy has no rules, so it changes nothing", self._own.root)
         if root.data["kill_switch"]:
             self._warn("R514", "no rule has an effect", root.fields["kill_switch"], ("kill_switch",))
+        self._check_masks(root.fields["log"])
         _raise(self._problems)
         for name, text in sorted(self._environment.used.items()):
             self._reader.variable(name, text)
@@ -216,6 +246,7 @@ class _Checker:
 
     def lower(self) -> Policy:
         """Return the policy that only the lower layers make, without its prompts, or raise ConfigError."""
+        self._lower = True
         root, rules, tools = self._effective()
         _raise(self._problems)
         return self._build(root, rules, tools, ())
@@ -229,9 +260,8 @@ class _Checker:
         count = len(rules_node.fields)
         if count > MAX_RULES:
             _raise([self._sources.at_key("S214", f"{count} rules; at most {MAX_RULES}", rules_node, ("extensions",))])
-        self._problems += [
-            problem for problem in validate(SETTINGS, written, self._sources) if problem.path not in resolved.missing
-        ]
+        found = validate(SETTINGS, written, self._sources, prepared=trusted(SETTINGS))
+        self._problems += [problem for problem in found if problem.path not in resolved.missing]
         self._check_engine()
         sound = _sound(written, self._problems)
         root = fill(SETTINGS, sound)
@@ -247,7 +277,9 @@ class _Checker:
     ) -> Policy:
         data = root.data
         overlays = [layer for layer in self._reader.layers if layer.kind == "Overlay"]
-        revisions = [layer.header["revision"] for layer in (self._own, *overlays) if "revision" in layer.header]
+        revised = [node for layer in (self._own, *overlays) if (node := layer.root.fields.get("revision"))]
+        revisions = [node.data for node in revised]
+        said = {"revision": tuple(Layer(node.data, node.at) for node in revised)} if revised else {}
         own_position = self._merged.root.fields.get("interventions")
         return Policy(
             name=self._own.header["name"],
@@ -268,17 +300,28 @@ class _Checker:
             wind_down_rounds=data["wind_down"]["rounds"],
             kill_switch=data["kill_switch"],
             prompts=prompts,
-            log=Log(tuple(data["log"]["include"])),
-            reload=Reload(data["reload"]["pin"], _seconds(data["reload"]["settle"])),
+            log=Log(tuple(data["log"]["include"]), tuple(data["log"]["mask"]), float(data["log"]["sample"]["allow"])),
+            reload=_reload(data["reload"]),
             packages=dict(data["requires"]["extensions"]),
+            blocks=self._blocks,
             digest=self._reader.digest,
             files=tuple(dict.fromkeys(self._reader.files)),
-            provenance=provenance(root, self._merged.removed),
+            provenance={**said, **provenance(root, self._merged.removed)},
             warnings=in_order(self._warnings),
         )
 
     def _warn(self, code: str, message: str, node: Node, path: tuple[str | int, ...] = (), **facts: Any) -> None:
         self._warnings.append(self._sources.at_key(code, message, node, path, severity="warning", **facts))
+
+    def _check_masks(self, log: Node) -> None:
+        """Warn of masks that can never hide anything, because what they are for is not written."""
+        for index, node in enumerate(log.fields["mask"].items):
+            include = included_by(node.data)
+            if include and include not in log.data["include"]:
+                message, advice = f"`log.include` has no {include}", f"write `include: [{include}]`, or remove the mask"
+                path = ("log", "mask", index)
+                warned = self._sources.at_value("R516", message, node, path, severity="warning", help=advice)
+                self._warnings.append(warned)
 
     def _check_engine(self) -> None:
         """Check every layer's own range: a policy must not lift what the one it extends needs."""
@@ -301,7 +344,16 @@ class _Checker:
         """Return the rules in run order, and the settings with the defaults of every rule filled in."""
         written, packages = root.fields["extensions"], root.fields["requires"].fields["extensions"]
         ids = list(self._written("extensions").fields)
-        reader = RuleReader(self._registry, self._sources, root.fields["defaults"], packages, ids, self._environment)
+        reader = RuleReader(
+            self._registry,
+            self._sources,
+            root.fields["defaults"],
+            packages,
+            ids,
+            self._environment,
+            self._blocks,
+            lower=self._lower,
+        )
         rules: list[Rule] = []
         nodes: dict[str, Node] = {}
         for name, node in written.fields.items():
@@ -428,6 +480,11 @@ def _parsing(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _model(facts: Mapping[str, Any]) -> ModelFacts:
     return ModelFacts(**{**facts, "parsing": _parsing(facts.get("parsing", {}))})
+
+
+def _reload(data: dict[str, Any]) -> Reload:
+    limit = data.get("max_staleness")
+    return Reload(data["pin"], _seconds(data["settle"]), None if limit is None else _seconds(limit))
 
 
 def _seconds(text: str) -> float:

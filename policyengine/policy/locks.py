@@ -3,13 +3,14 @@
 Knows: which differences touch a locked rule. Must not know: which direction is stricter (see `stricter`), files.
 
 The policies that the layers below and up to a layer make are compared as they would be in force, so that there is one
-check for every way in which a layer can loosen a rule.
+check for every way in which a layer can loosen a rule. docs/decisions/0020 says what a lock holds against.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
+from itertools import takewhile
 
 from policyengine.errors import ConfigError
 from policyengine.policy.explain import shown_value
@@ -18,8 +19,9 @@ from policyengine.policy.layers import Merged
 from policyengine.policy.model import Policy, Rule
 from policyengine.policy.nodes import Node, Sources
 from policyengine.policy.problems import Position, Problem
+from policyengine.policy.rules import TOOL_HOOKS
 from policyengine.policy.stricter import ABSENT, Difference, Look, compare
-from policyengine.policy.wording import dotted
+from policyengine.policy.wording import KeyPath, dotted
 
 LOCKED = "locked"
 
@@ -73,34 +75,97 @@ def _incomplete(layer: LayerFile, locked: dict[str, Node], error: ConfigError, s
 
 def _loosened(before: Policy, after: Policy, layer: LayerFile, sources: Sources, look: Look) -> Iterator[Problem]:
     locked = [rule for rule in before.rules if rule.locked]
+    if not locked:
+        return
+    changed = {rule.id: hooks for policy in (before, after) for rule in policy.rules if (hooks := _changed(rule, look))}
     # A run under way may keep an earlier day, on which an exception that has expired since still counts.
-    for difference in compare(before, after, look, date.min, as_if_enforced=True) if locked else ():
-        if difference.verdict == "tighter":
-            continue
-        rule = next((rule for rule in locked if _touches(difference, rule)), None)
-        if rule is not None:
-            yield _problem(difference, rule, before, layer, sources)
+    for difference in compare(before, after, look, date.min, as_if_enforced=True):
+        place = _in_layer(layer, difference.new) or _said(layer, difference.keys)
+        hooks = changed.get(difference.rule, frozenset())
+        misled = [rule for rule in locked if rule.id != difference.rule and hooks & _asked_at(rule, look)]
+        touched = [rule for rule in locked if difference.verdict != "tighter" and _touches(difference, rule)]
+        if misled:
+            change = f"may change what it is shown, since {difference.rule} may rewrite that"
+            yield _problem(misled[0], change, place, difference.keys, before, sources)
+        elif touched:
+            yield _problem(touched[0], _words(difference), place, difference.keys, before, sources)
+    for rule in locked:
+        yield from _overtaken(rule, before, after, layer, sources)
+
+
+def _changed(rule: Rule, look: Look) -> frozenset[str]:
+    """Return where other rules are shown what this one may have rewritten; a rewrite counts in `enforce` only."""
+    found = look(rule.use)
+    if found is None or rule.mode != "enforce":
+        return frozenset()
+    calls = TOOL_HOOKS if found.rewrites_calls else frozenset[str]()
+    return calls | {_WARNED} if _WARNING in _asked_at(rule, look) else calls
+
+
+_WARNING, _WARNED = "hist_add_warning.start", "hist_add_warning.end"
+
+
+def _asked_at(rule: Rule, look: Look) -> frozenset[str]:
+    found = look(rule.use)
+    return frozenset(rule.at or (found.hooks if found else ()))
 
 
 def _touches(difference: Difference, rule: Rule) -> bool:
-    """Return whether a difference changes what a rule does."""
+    """Return whether a difference changes what a rule answers, or what becomes of its answers."""
     if difference.rule:
         return difference.rule == rule.id
-    # What a rule counts per step starts afresh with each step of a plan. The time limit of a tool is the loop's; all
-    # other facts are for rules.
-    return difference.keys[0] in ("kill_switch", "plan") or (
-        difference.keys[0] == "tools" and difference.keys[-1] != "timeout"
-    )
+    # What a rule counts per step starts afresh with each step of a plan. A rule may use every fact about a tool.
+    return difference.keys[0] in ("kill_switch", "plan", "tools") or difference.path in _AFTER
 
 
-def _problem(difference: Difference, rule: Rule, before: Policy, layer: LayerFile, sources: Sources) -> Problem:
+_AFTER = ("interventions.max", "wind_down.rounds")
+"""For how long a run goes on although rules refuse."""
+
+
+def _overtaken(rule: Rule, before: Policy, after: Policy, layer: LayerFile, sources: Sources) -> Iterator[Problem]:
+    """Report a rule that is now asked before a locked one: where both rewrite, the first of them counts."""
+    now = next((other for other in after.rules if other.id == rule.id), None)
+    if now is None or (now.after, now.before) != (rule.after, rule.before):
+        return  # the difference of the rule itself is reported
+    known = {other.id for other in _ahead(before, rule)}
+    fresh = [other for other in _ahead(after, rule) if other.id not in known]
+    if fresh:
+        said = [other for other in fresh if layer.settings.get("extensions", other.id)]
+        other = said[0] if said else fresh[0]
+        change = f"puts {other.id} before it, whose rewrites would win"
+        place = _said(layer, ("extensions", other.id, "order"))
+        yield _problem(rule, change, place, ("extensions", other.id, "order"), before, sources)
+
+
+def _ahead(policy: Policy, rule: Rule) -> Iterator[Rule]:
+    """Yield the rules that are asked before a rule."""
+    return takewhile(lambda other: other.id != rule.id, policy.rules)
+
+
+def _in_layer(layer: LayerFile, position: Position | None) -> Position | None:
+    return position if position is not None and position.file == layer.file else None
+
+
+def _said(layer: LayerFile, path: KeyPath) -> Position:
+    """Return where a layer speaks of a setting: at its path, under `defaults`, or at the nearest setting around it."""
+    for keys in (path, ("defaults", path[-1]), path[:1], ("defaults",)):
+        node, found = layer.settings.find(keys)
+        deep = keys[0] == "extensions" and layer.settings.get(*keys[:2]) is not None
+        if found or deep:
+            return node.where
+    return Position(layer.file)
+
+
+def _problem(rule: Rule, change: str, position: Position, path: KeyPath, before: Policy, sources: Sources) -> Problem:
     lock = before.provenance[dotted(("extensions", rule.id, LOCKED))][-1].position
-    position = difference.new if difference.new and difference.new.file == layer.file else Position(layer.file)
-    words = {"looser": "is looser", "other": "is not surely stricter"}[difference.verdict]
-    change = "" if ABSENT in (difference.before, difference.after) else _change(difference)
-    message = f"the rule {rule.id} is locked at {lock}, and this {words}{change}"
+    message = f"the rule {rule.id} is locked at {lock}, and this {change}"
     advice = "layers above a lock can only tighten its rule"
-    return sources.problem("M314", message, position, path=difference.keys, help=advice)
+    return sources.problem("M314", message, position, path=path, help=advice)
+
+
+def _words(difference: Difference) -> str:
+    words = "is looser" if difference.verdict == "looser" else "is not surely stricter"
+    return words if ABSENT in (difference.before, difference.after) else words + _change(difference)
 
 
 def _change(difference: Difference) -> str:

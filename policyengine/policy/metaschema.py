@@ -23,6 +23,8 @@ _RULES_OF = {
 }
 _ALWAYS = {"type", "default", "required", "nullable", "meta", "dependencies", "excludes"}
 _STRICTER = {"lower": {"integer", "number"}, "higher": {"integer", "number"}, "subset": {"list"}, "superset": {"list"}}
+_MARKS: dict[str, tuple[Any, ...]] = {"absent": ("loosest",), "surely": (True, False), "keys": ("patterns",)}
+"""What else `meta` may say for comparing options (see `directions`), with its values."""
 _CHECKS = ("duration", "regex")
 
 
@@ -130,13 +132,21 @@ def _check_meta(rule: Mapping[str, Any], types: list[str], path: KeyPath) -> Ite
         return
     if rule.get("required") and "default" in rule:
         yield f"{where}: a required field cannot have a default"
+    for mark, values in _MARKS.items():
+        if mark in meta and not any(type(meta[mark]) is type(value) and meta[mark] == value for value in values):
+            yield f"{where}: `meta.{mark}` must be {' or '.join(map(_shown, values))}"
     stricter = meta.get("stricter")
     if stricter is None:
         return
+    is_duration = rule.get("check_with") == "duration" and stricter in ("lower", "higher")
     if not isinstance(stricter, str) or stricter not in _STRICTER:
         yield f"{where}: `meta.stricter` must be one of {', '.join(_STRICTER)}"
-    elif not set(types) & _STRICTER[stricter]:
+    elif not (is_duration or set(types) & _STRICTER[stricter]):
         yield f"{where}: `meta.stricter: {stricter}` does not fit {' or '.join(types)}"
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_text_rules(rule: Mapping[str, Any], types: list[str], path: KeyPath) -> Iterator[str]:

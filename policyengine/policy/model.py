@@ -14,7 +14,8 @@ import msgspec
 
 from policyengine.decision import Mode, OnError
 from policyengine.messages import UNDECLARED, ToolFacts
-from policyengine.parsing.forms import Form
+from policyengine.parsing.notation import Form
+from policyengine.plugins.blocks import Block
 from policyengine.policy.problems import Position, Problem
 
 
@@ -60,12 +61,16 @@ class Rollout(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def includes(self, name: str) -> bool:
         """Return whether the run, agent or conversation of this name is in."""
-        digest = sha256(f"{self.salt}\0{name}".encode("utf-8", "surrogatepass")).digest()
-        return int.from_bytes(digest[:8], "big") % _SLICES < round(self.percent * _SLICES / 100)
+        return _is_among(self.salt, name, round(self.percent * _SLICES / 100))
 
 
 _SLICES = 1_000_000
-"""Into how many equal parts a rollout divides all runs."""
+"""Into how many equal parts a rollout divides all runs, and sampling all decisions."""
+
+
+def _is_among(salt: str, name: str, slices: int) -> bool:
+    digest = sha256(f"{salt}\0{name}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") % _SLICES < slices
 
 
 class Exemption(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -171,16 +176,33 @@ class Interventions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Log(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the decision log holds besides its content-free record."""
+    """What the decision log holds besides its content-free record.
+
+    `mask` are JSON pointers to what is hidden in the content. `sample_allow` is the share of decisions that is written
+    where no rule said anything.
+    """
 
     include: tuple[str, ...] = ()
+    mask: tuple[str, ...] = ()
+    sample_allow: float = 1.0
+
+    def keeps(self, run_id: str, seq: int) -> bool:
+        """Return whether a decision at which no rule said anything is written.
+
+        That only depends on which decision of which run it is, so the same run always gives the same lines.
+        """
+        return self.sample_allow >= 1 or _is_among(run_id, str(seq), round(self.sample_allow * _SLICES))
 
 
 class Reload(msgspec.Struct, frozen=True, omit_defaults=True):
-    """When runs in flight take a new generation (`run`: never, `iteration`: at iteration boundaries)."""
+    """When runs in flight take a new generation (`run`: never, `iteration`: at iteration boundaries).
+
+    `max_staleness_s` is for how long the files may differ from the policy in force before no new run starts.
+    """
 
     pin: Literal["run", "iteration"] = "run"
     settle_s: float = 0.3
+    max_staleness_s: float | None = None
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -189,8 +211,9 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     `files` are all files it was read from (shipped ones as `policy:NAME`), with `digest` the SHA-256 over their
     content. `tool_results` says whether the model reads a result as its text, or as one JSON envelope that has the
     same shape for success and every failure. `models` are facts and settings by model pattern. `provenance` maps
-    every dotted key path to its layers, lowest first; the last one is in force.
-    `warnings` did not prevent loading. With `kill_switch` no rule has an effect in any run of the engine.
+    every dotted key path to its layers, lowest first; the last one is in force. `packages` may be used, what falls
+    under `blocks` may not. `warnings` did not prevent loading. With `kill_switch` no rule has an effect in any run of
+    the engine.
     """
 
     name: str
@@ -211,6 +234,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     log: Log = Log()
     reload: Reload = Reload()
     packages: dict[str, str] = {}
+    blocks: tuple[Block, ...] = ()
     files: tuple[str, ...] = ()
     provenance: Mapping[str, tuple[Layer, ...]] = {}
     warnings: tuple[Problem, ...] = ()

@@ -6,12 +6,12 @@ Knows: files as text, nodes, documents. Must not know: YAML, JSON, schemas, how 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from policyengine.policy.model import Layer
-from policyengine.policy.problems import Position, Problem
+from policyengine.policy.problems import Position, Problem, Severity
 from policyengine.policy.wording import KeyPath, dotted
 
 BUILT_IN = Position("default")
@@ -21,15 +21,22 @@ BUILT_IN = Position("default")
 class Source:
     """The text of one file, for positions and source lines."""
 
-    __slots__ = ("_lines", "file", "text")
+    __slots__ = ("_hidden", "_lines", "file", "text")
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
         self.text = text
         self._lines: list[str] | None = None
+        self._hidden: set[int] = set()
+
+    def hide(self, number: int) -> None:
+        """Never show a line again, by its number from 1."""
+        self._hidden.add(number)
 
     def line(self, number: int) -> str:
-        """Return a line by its number from 1; empty where there is none."""
+        """Return a line by its number from 1; empty where there is none, or where it is not to be shown."""
+        if number in self._hidden:
+            return ""
         if self._lines is None:
             self._lines = self.text.split("\n")
         return self._lines[number - 1].rstrip("\r") if 0 < number <= len(self._lines) else ""
@@ -48,7 +55,7 @@ class Source:
         path: KeyPath = (),
         help: str = "",
         note: str = "",
-        severity: Literal["error", "warning"] = "error",
+        severity: Severity = "error",
     ) -> Problem:
         """Return a problem in this file, with its source line."""
         return Problem(
@@ -179,7 +186,7 @@ class Sources:
         path: KeyPath = (),
         help: str = "",
         note: str = "",
-        severity: Literal["error", "warning"] = "error",
+        severity: Severity = "error",
     ) -> Problem:
         """Return a problem at a position in any of the files."""
         source = self._by_file.get(position.file) or Source(position.file, "")

@@ -16,6 +16,7 @@ from policyengine.errors import ConfigError, ExtensionError
 from policyengine.visible import clean, clean_line
 
 Format = Literal["short", "full", "json", "github"]
+Severity = Literal["error", "warning", "info"]
 
 WINDOW = 160
 """How many characters of a source line are shown; longer lines are cut around the problem."""
@@ -41,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     position: Position
     path: str = ""
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
     help: str = ""
     note: str = ""
     source_line: str = ""
@@ -70,23 +71,24 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def github(self) -> str:
         """Return the problem as a workflow command that annotates the line in a pull request."""
-        facts = {"file": self.position.file, "line": self.position.line, "col": self.position.column}
-        facts["title"] = self.code
-        listed = ",".join(f"{name}={_property(str(value))}" for name, value in facts.items() if value)
         path = f"{self.path}: " if self.path else ""
         extra = "".join(f"\n{label}: {text}" for label, text in (("help", self.help), ("note", self.note)) if text)
-        return f"::{self.severity} {listed}::{_data(path + self.message + extra)}"
+        return annotation(self.severity, self.position, self.code, path + self.message + extra)
 
 
-BROKEN_EXTENSION = "X406"
-"""Code of an extension that cannot be used, where nobody gives a position in the policy."""
+def annotation(severity: Severity, position: Position, title: str, text: str) -> str:
+    """Return a workflow command of GitHub that puts a text beside a line."""
+    level = "notice" if severity == "info" else severity
+    facts = {"file": position.file, "line": position.line, "col": position.column, "title": title}
+    listed = ",".join(f"{name}={_property(str(value))}" for name, value in facts.items() if value)
+    return f"::{level} {listed}::{_data(text)}"
 
 
 def problems_of(error: ConfigError | ExtensionError, source: str = "") -> tuple[Problem, ...]:
     """Return what an error says as problems; `source` is the policy that an extension without position belongs to."""
     if isinstance(error, ConfigError):
         return error.problems
-    return (Problem(BROKEN_EXTENSION, str(error), Position(source or error.origin)),)
+    return (Problem(error.code, str(error), Position(source or error.origin)),)
 
 
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -10,18 +10,18 @@ again, network file systems, too many watches), so that the files are looked at 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
-
-from loguru import logger
+from typing import TYPE_CHECKING, Any
 
 from policyengine.errors import UsageError
+from policyengine.log import log
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from watchfiles._rust_notify import RustNotify
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 POLL_S = 1.0
 """How often the files are looked at when nothing was reported."""
+
+PATIENCE = 5
+"""For how many times `settle_s` a version must stay as it is that may have been cut off."""
 
 _DEBOUNCE_MS = 100
 _STEP_MS = 50
@@ -47,6 +50,12 @@ class Settler:
         self._done: str | None = None
         self._candidate: str | None = None
         self._since = 0.0
+        self._doubted = False
+
+    @property
+    def sure(self) -> bool:
+        """Whether the fingerprint that was reported last has been waited for in doubt already."""
+        return self._doubted
 
     @property
     def pending(self) -> bool:
@@ -59,16 +68,21 @@ class Settler:
             self._candidate = None
             return False
         if fingerprint != self._candidate:
-            self._candidate, self._since = fingerprint, now
+            self._candidate, self._since, self._doubted = fingerprint, now, False
             return False
-        if now - self._since < self.settle_s:
+        if self.remaining_s(now) > 0:
             return False
         self._done, self._candidate = fingerprint, None
         return True
 
     def remaining_s(self, now: float) -> float:
         """Return how long the pending fingerprint must stay as it is to settle."""
-        return max(0.0, self._since + self.settle_s - now)
+        needed = self.settle_s * PATIENCE if self._doubted else self.settle_s
+        return max(0.0, needed - (now - self._since))
+
+    def doubt(self) -> None:
+        """Let the fingerprint that was reported last settle for longer: what it stands for may have been cut off."""
+        self._done, self._candidate, self._doubted = None, self._done, True
 
     def forget(self) -> None:
         """Let the fingerprint that was reported last settle once more."""
@@ -78,8 +92,9 @@ class Settler:
 class Trigger:
     """Waits until something happens in one of some directories. It may miss things, and it never decides anything."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, stop: threading.Event, woken: Callable[[], bool] = lambda: False) -> None:
         self._stop = stop
+        self._woken = woken
         self._armed: dict[str, tuple[int, int]] = {}
         self._notify: RustNotify | None = None
 
@@ -98,7 +113,7 @@ class Trigger:
             self._notify = RustNotify(sorted(present), False, False, 300, False, True)
         except (OSError, RuntimeError) as error:
             if all(map(os.path.isdir, present)):
-                logger.warning("changes of policy files are found by looking only, events are not available: {}", error)
+                log().warning("changes of policy files are found by looking only, events are not available: {}", error)
 
     def wait(self, timeout_s: float) -> bool:
         """Return true as soon as something happened, false after `timeout_s` or when told to stop."""
@@ -106,7 +121,7 @@ class Trigger:
             self._stop.wait(timeout_s)
             return False
         try:
-            found = self._notify.watch(_DEBOUNCE_MS, _STEP_MS, max(1, int(timeout_s * 1000)), self._stop)
+            found = self._notify.watch(_DEBOUNCE_MS, _STEP_MS, max(1, int(timeout_s * 1000)), self)
         except (OSError, RuntimeError):
             self.disarm()
             return False
@@ -116,6 +131,10 @@ class Trigger:
             # The directory itself is gone. A new one in its place may have the same inode number, but no watch.
             self.disarm()
         return True
+
+    def is_set(self) -> bool:
+        """Whether waiting is to end: asked by what waits for events, every few milliseconds."""
+        return self._stop.is_set() or self._woken()
 
     def disarm(self) -> None:
         """Stop watching."""
@@ -133,16 +152,59 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def takes_sighup() -> bool:
+    """Return whether a handler for SIGHUP can be installed here: the platform has it, and this is the main thread."""
+    return hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
+
+
+class Hangup:
+    """A handler of SIGHUP that calls something, and then the handler that there was before."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._before: Any = None
+
+    def install(self) -> None:
+        """Handle the signal from now on.
+
+        Raises:
+            UsageError: there is no such signal on this platform, or this is not the main thread.
+        """
+        if not takes_sighup():
+            raise UsageError("SIGHUP can be handled in the main thread only, and not on Windows")
+        self._before = signal.signal(signal.SIGHUP, self._handle)
+
+    def remove(self) -> None:
+        """Put the earlier handler back, unless somebody has put another one in place since."""
+        if not takes_sighup():
+            log().warning("the handler of SIGHUP stays: a watch must end in the main thread for it to be removed")
+        elif signal.getsignal(signal.SIGHUP) == self._handle:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL if self._before is None else self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._act()
+        if callable(self._before):  # neither of the two defaults is
+            self._before(number, frame)
+
+
 class Watch:
     """Reloads an engine's policy when its files have changed and settled.
 
     Use it with `with`: a daemon thread looks until the block ends. Without the thread, call `step` yourself.
+    With `sighup` the block handles that signal by `poke`, and calls the handler that there was before.
 
     Raises:
         UsageError: there are no files to watch (a shipped policy without overlays, or a `Policy` object).
     """
 
-    def __init__(self, engine: Engine, *, poll_s: float = POLL_S, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        poll_s: float = POLL_S,
+        clock: Callable[[], float] = monotonic,
+        sighup: bool = False,
+    ) -> None:
         if not engine.disk:
             raise UsageError("there is nothing to watch: the policy was not read from files that can be edited")
         self.poll_s = poll_s
@@ -152,16 +214,34 @@ class Watch:
         self._poked = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._signal = Hangup(self.poke) if sighup else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread is looking."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
 
     def step(self, now: float) -> float:
         """Look at the files once and reload if they have settled; return after how many seconds to look again."""
         if self._poked:
             self._poked = False
             self._settler.forget()
-        if self._settler.observe(self._engine.disk.fingerprint(), now) and self._engine.try_reload() == "moving":
-            self._settler.forget()
+        seen = self._engine.disk.fingerprint()
+        settled = self._settler.observe(seen, now)
+        if settled:
+            attempt = self._engine.try_reload(sure=self._settler.sure)
+            if attempt == "moving":
+                self._settler.forget()
+            elif attempt == "doubtful":
+                self._settler.doubt()
+                more_s = self._settler.remaining_s(now)
+                log().info("the policy may have been cut off: it counts if it stays as it is for {:.1f} s more", more_s)
+        self._engine.staleness(None if settled else seen)
         self._settler.settle_s = self._engine.snapshot.policy.reload.settle_s
-        return self._settler.remaining_s(now) if self._settler.pending else self.poll_s
+        if not self._settler.pending:
+            return self.poll_s
+        return min(self._settler.remaining_s(now), self._settler.settle_s)  # what is doubted may be made whole sooner
 
     def poke(self) -> None:
         """Try the files once more at the next look, changed or not. Safe to call from a signal handler."""
@@ -170,14 +250,20 @@ class Watch:
     def __enter__(self) -> Watch:
         if self._thread is not None:
             raise UsageError("the watch is running already")
+        if self._signal is not None:
+            self._signal.install()
         self._stop.clear()
         self._thread = threading.Thread(target=self._look, name="policyengine-watch", daemon=True)
         self._thread.start()
+        self._engine.watches.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._engine.watches.discard(self)
+        if self._signal is not None:
+            self._signal.remove()
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
@@ -188,11 +274,11 @@ class Watch:
         try:
             return self.step(self._clock())
         except BaseException as error:  # noqa: BLE001 - a watch that ends silently would leave edits unseen for ever
-            logger.error("looking at the policy's files failed: {}: {}", type(error).__name__, error)
+            log().error("looking at the policy's files failed: {}: {}", type(error).__name__, error)
             return self.poll_s
 
     def _look(self) -> None:
-        trigger = Trigger(self._stop)
+        trigger = Trigger(self._stop, lambda: self._poked)
         try:
             while not self._stop.is_set():
                 # Armed before looking: what changes after the look is reported.

@@ -6,14 +6,16 @@ Knows: extensions by name, their options, hook points, run order. Must not know:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import cerberus
 
+from policyengine import workers
 from policyengine.errors import ExtensionError
-from policyengine.extension import Extension, Options
+from policyengine.extension import Extension, OptionProblem, Options, is_shipped
 from policyengine.hooks import BY_METHOD, HOOKS
+from policyengine.plugins.blocks import BLOCKED, ENGINE, Block, blocking
 from policyengine.policy.defaults import fill
 from policyengine.policy.durations import seconds
 from policyengine.policy.environment import Environment, redacted, resolve, unresolved
@@ -22,9 +24,10 @@ from policyengine.policy.nodes import BUILT_IN, Node, Sources, built_in, mapping
 from policyengine.policy.order import arrange
 from policyengine.policy.problems import Problem
 from policyengine.policy.validate import validate
-from policyengine.policy.validator import prepare
+from policyengine.policy.validator import prepare, trusted
 from policyengine.policy.versions import clauses, fit
 from policyengine.policy.wording import KeyPath, closest, listed, suggestion
+from policyengine.workers import call_within
 
 if TYPE_CHECKING:
     from policyengine.policy.load import Found, Registry
@@ -57,12 +60,17 @@ class RuleReader:
         packages: Node,
         ids: Iterable[str],
         environment: Environment,
+        blocks: Sequence[Block] = (),
+        *,
+        lower: bool = False,
     ) -> None:
         self._registry: Registry | None = registry
+        self._blocks = blocks
+        self._lower = lower
         self._sources = sources
         self._defaults = defaults
         self._packages = {_normal(name): child for name, child in packages.fields.items()}
-        self._ids = list(ids)
+        self._ids = dict.fromkeys(ids)
         self._environment = environment
         self._values: dict[str, str] = {}
         self.hooks: dict[str, tuple[str, ...]] = {}
@@ -93,9 +101,14 @@ class RuleReader:
             filled = mapping({**filled.fields, "at": built_in(found.hooks)}, node)
         if len(self.problems) > before or timeout is None:
             return None, filled
+        rollout = self._rollout(id, node, path)
+        if rollout is not None:  # what is not written of it is in force all the same, and is explained
+            parts = {name: built_in(getattr(rollout, name)) for name in ("by", "salt")}
+            whole = mapping({**parts, **node.fields["rollout"].fields}, node.fields["rollout"])
+            filled = mapping({**filled.fields, "rollout": whole}, node)
         position = node.layers[-1].position  # the topmost file that says something about the rule
         mode, on_error = cast(Any, fields["mode"].data), cast(Any, fields["on_error"].data)
-        hidden, rollout = tuple(self._values), self._rollout(id, node, path)
+        hidden = tuple(self._values)
         rule = Rule(
             id,
             use,
@@ -134,26 +147,45 @@ class RuleReader:
         use_node = node.fields.get("use")
         use = id if use_node is None else str(use_node.data)
         place, where = (node, path) if use_node is None else (use_node, (*path, "use"))
+        block = blocking(self._blocks, use)
+        if block is not None:
+            return self._blocked(id, use, f"blocked by {block}", place, where), use
         if self._registry is None or self._allowed is None:
             return UNCHECKED, use
         try:
             found = self._allowed.get(use)
         except ExtensionError as error:
+            if error.code == BLOCKED:
+                return self._blocked(id, use, error.detail, place, where), use
             hidden = use in self._registry.names() and use not in self._allowed.names()
-            self._report("X402" if hidden else "X406", str(error), place, where)
+            self._report("X402" if hidden else error.code, str(error), place, where)
             return None, use
         if found is None:
             note = "" if use_node is not None else "`use` defaults to the id of the rule"
+            blocked = getattr(self._allowed, "blocked", None) if "." in use else None
             if "." in use:
                 note = "only packages that the policy lists under `requires.extensions` are looked at"
             advice = suggestion(use, self._registry.names())
             if "." in use and closest(use, self._registry.names()) is None:
                 advice = "if it is a file of a drop-in folder, name the folder: `--folder DIR`"
+            out = sorted({source.distribution for source, _ in blocked()}) if callable(blocked) else []
+            note += f"; blocked, and not looked at: {', '.join(out)}" if any(out) else ""
             self._report("X401", f"there is no extension {use!r}", place, where, help=advice, note=note)
             return None, use
+        block = blocking(self._blocks, use, ENGINE if found.builtin else found.distribution)
+        if block is not None:  # a registry that can be asked for it did not even look
+            return self._blocked(id, use, f"blocked by {block}", place, where), use
         if not found.builtin and found.distribution:
             self._check_package(found, use, place, where)
         return found, use
+
+    def _blocked(self, id: str, use: str, detail: str, place: Node, where: KeyPath) -> Found | None:
+        """Report a rule that uses what is blocked; while only lower layers are looked at, a layer above may drop it."""
+        if self._lower:
+            return UNCHECKED
+        advice = f"no layer can unblock it; to do without the rule: `extensions: {{{id}: {{$delete: true}}}}`"
+        self._report(BLOCKED, f"{use} is {detail}", place, where, help=advice)
+        return None
 
     def _check_package(self, found: Found, use: str, place: Node, where: KeyPath) -> None:
         name = found.distribution
@@ -207,7 +239,7 @@ class RuleReader:
         below = (*path, "with")
         try:
             if use not in self._prepared:
-                self._prepared[use] = prepare(schema)
+                self._prepared[use] = trusted(schema) if is_shipped(found.cls) else prepare(schema)
             facts: dict[str, Any] = {"owner": use, "defined": rule.layers[0].position, "prepared": self._prepared[use]}
             resolved = resolve(schema, shown_at, self._sources, self._environment, below, use)
             found_wrong = validate(schema, resolved.node, self._sources, below, **facts)
@@ -225,12 +257,15 @@ class RuleReader:
         return filled
 
     def _check_options(self, found: Found, use: str, options: Node, rule: Node, path: KeyPath) -> None:
+        def check() -> list[OptionProblem]:
+            return list(found.cls.check_options(Options(options.data)))
+
         try:
-            reported = list(found.cls.check_options(Options(options.data)))
+            reported = check() if is_shipped(found.cls) else call_within(check, workers.SETUP_S)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - code of an extension: whatever it raises is its author's problem
-            text = redacted(str(error), self._values)
+            text = redacted(_said(error), self._values)
             message = f"check_options() of {use} ({found.origin}) raised {type(error).__name__}: {text}"
             self._report("X408", message, rule, path[:-1])
             return
@@ -330,6 +365,14 @@ def _texts(node: Node | None, path: KeyPath) -> list[tuple[Node, KeyPath]]:
 def texts(node: Node | None) -> tuple[str, ...]:
     """Return a text or a list of texts as a tuple of texts."""
     return tuple(str(item.data) for item, _ in _texts(node, ()))
+
+
+def _said(error: BaseException) -> str:
+    """Return the whole text of an exception: what is hidden in it must not be cut in two before."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - `__str__` of a foreign exception is foreign code
+        return "(its text cannot be shown)"
 
 
 def _normal(name: str) -> str:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from policyengine.hooks import HOOKS
+from policyengine.plugins.blocks import PATTERN
+from policyengine.policy.versions import RANGE
 
 Schema = dict[str, Any]
 
@@ -30,9 +32,16 @@ MAX_RULES = 1000
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z"
 _TEXT: Schema = {"type": "string", "minlength": 1, "maxlength": 200}
 _TEXTS: Schema = {"type": ["string", "list"], "minlength": 1, "maxlength": 200, "schema": _TEXT}
+_NOBODY = r"^(?!!\*?$)"
+_AGENTS: Schema = {**_TEXTS, "schema": {**_TEXT, "meta": {"pattern": _NOBODY}}, "meta": {"pattern": _NOBODY}}
+"""Patterns of agents in the selector of a rule; one that excludes everybody is an error (R505)."""
+_PREFIX = r"^(?!\s)"
+_PREFIXES: Schema = {**_TEXTS, "schema": {**_TEXT, "meta": {"pattern": _PREFIX}}, "meta": {"pattern": _PREFIX}}
+"""Results are compared without leading blanks, so that a prefix has none (R509)."""
 _REGEX: Schema = {"type": "string", "minlength": 1, "maxlength": 500, "check_with": "regex"}
 _DURATION: Schema = {"type": "string", "check_with": "duration", "meta": {"form": "duration"}}
 _DAY: Schema = {"type": "string", "check_with": "day"}
+_POINTER: Schema = {"type": "string", "maxlength": 500, "check_with": "pointer"}
 _MODE: Schema = {"type": "string", "allowed": list(MODES), "meta": {"form": "mode"}}
 _ON_ERROR: Schema = {"type": "string", "allowed": ["deny", "stop", "allow"]}
 
@@ -46,7 +55,7 @@ RULE: Schema = {
         "meta": {"names": sorted(HOOKS)},
     },
     "with": {"type": "dict", "meta": {"about": "validated by the extension's own schema"}},
-    "when": {"type": "dict", "schema": {"tool": _TEXTS, "agent": _TEXTS}},
+    "when": {"type": "dict", "schema": {"tool": _TEXTS, "agent": _AGENTS}},
     "mode": _MODE,
     "on_error": _ON_ERROR,
     "timeout": _DURATION,
@@ -76,7 +85,7 @@ TOOL: Schema = {
     "effect": {"type": "string", "allowed": ["read", "write", "exec", "poll"]},
     "timeout": _DURATION,
     "result_mask": {**_REGEX, "type": ["string", "list"], "schema": _REGEX},
-    "failure": {"type": "dict", "schema": {"text_prefix": _TEXTS}},
+    "failure": {"type": "dict", "schema": {"text_prefix": _PREFIXES}},
 }
 """One entry under `tools:`."""
 
@@ -107,12 +116,18 @@ SETTINGS: Schema = {
         "type": "dict",
         "default": {},
         "schema": {
-            "policyengine": _TEXT,
+            "policyengine": {**_TEXT, "meta": {"pattern": RANGE}},
             "extensions": {
                 "type": "dict",
                 "default": {},
                 "keysrules": {"type": "string", "regex": _NAME},
-                "valuesrules": {"type": "string", "maxlength": 200},
+                "valuesrules": {"type": "string", "maxlength": 200, "meta": {"pattern": rf"^\s*\*?\s*$|{RANGE}"}},
+            },
+            "block": {
+                "type": "list",
+                "default": [],
+                "maxlength": 1000,
+                "schema": {"type": "string", "regex": rf"{PATTERN}\Z"},
             },
         },
     },
@@ -195,7 +210,13 @@ SETTINGS: Schema = {
         "type": "dict",
         "default": {},
         "schema": {
-            "include": {"type": "list", "default": [], "schema": {"type": "string", "allowed": list(LOG_FIELDS)}}
+            "include": {"type": "list", "default": [], "schema": {"type": "string", "allowed": list(LOG_FIELDS)}},
+            "mask": {"type": "list", "default": [], "maxlength": 100, "schema": _POINTER},
+            "sample": {
+                "type": "dict",
+                "default": {},
+                "schema": {"allow": {"type": "number", "min": 0, "max": 1, "default": 1}},
+            },
         },
     },
     "reload": {
@@ -204,6 +225,7 @@ SETTINGS: Schema = {
         "schema": {
             "pin": {"type": "string", "allowed": ["run", "iteration"], "default": "run"},
             "settle": {**_DURATION, "default": "300ms"},
+            "max_staleness": _DURATION,
         },
     },
 }
@@ -235,17 +257,6 @@ POLICY: Schema = {**POLICY_HEADER, **SETTINGS}
 OVERLAY: Schema = {**OVERLAY_HEADER, **SETTINGS}
 """A whole overlay file, before its operators are applied."""
 
-LATER: tuple[tuple[str, ...], ...] = (
-    ("reload", "max_staleness"),
-    ("log", "mask"),
-    ("log", "sample"),
-)
-"""Keys that later versions will know; `*` stands for any key."""
-
-LATER_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {}
-"""Values that later versions will know."""
-
-
 FIXED: tuple[tuple[str, ...], ...] = (
     ("requires", "*"),
     ("requires", "*", "*"),
@@ -269,11 +280,6 @@ def is_fixed(path: tuple[str | int, ...]) -> bool:
 def is_options(path: tuple[str | int, ...]) -> bool:
     """Return whether this is the place of a rule's options."""
     return _listed_in((("extensions", "*", "with"),), path)
-
-
-def is_later(path: tuple[str | int, ...]) -> bool:
-    """Return whether a key belongs to a later version."""
-    return _listed_in(LATER, path)
 
 
 def _listed_in(places: tuple[tuple[str, ...], ...], path: tuple[str | int, ...]) -> bool:

@@ -8,41 +8,45 @@ be told which of two values is stricter the difference is `other`; nothing is ca
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from policyengine.errors import ExtensionError
+from policyengine.extension import Extension
 from policyengine.messages import UNDECLARED, ToolFacts
-from policyengine.policy.globs import covers, is_pattern, overlap
+from policyengine.plugins.blocks import BLOCKED
+from policyengine.policy.directions import ABSENT as ABSENT
+from policyengine.policy.directions import Verdict as Verdict
+from policyengine.policy.directions import changes, sets, worst
 from policyengine.policy.model import Exemption, Layer, Policy, Rollout, Rule, When
 from policyengine.policy.problems import Position
 from policyengine.policy.schema import MODES, Schema
-from policyengine.policy.validator import Number
+from policyengine.policy.winners import pairs
 from policyengine.policy.wording import KeyPath, dotted
-
-Verdict = Literal["tighter", "looser", "other"]
-
-ABSENT = msgspec.UNSET
-"""Stands for a value that one of the two policies does not have."""
 
 _ON_ERROR = ("stop", "deny", "allow")
 _LENIENT_EFFECTS = ("write", "poll")
 _BESIDE = frozenset(
     {
         "name", "revision", "digest", "rules", "tools", "files", "provenance", "warnings", "interventions",
-        "wind_down_rounds", "kill_switch",
+        "wind_down_rounds", "kill_switch", "blocks",
     }
 )  # fmt: skip
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is known about an extension: the schema of its options, and the hook points it implements."""
+    """What is known about an extension: the schema of its options, its hook points, whether it rewrites calls.
+
+    `scope` is how long its state lives; empty where its options choose that.
+    """
 
     options: Schema
     hooks: tuple[str, ...]
+    rewrites_calls: bool = False
+    scope: str = ""
 
 
 class _Registry(Protocol):
@@ -60,8 +64,17 @@ def looking(registry: _Registry, *policies: Policy) -> Look:
     allowed = narrow(packages) if callable(narrow) else registry
 
     def look(name: str) -> Found | None:
-        found = allowed.get(name)
-        return None if found is None else Found(found.cls.options, tuple(found.hooks))
+        try:
+            found = allowed.get(name)
+        except ExtensionError as error:
+            if error.code != BLOCKED:
+                raise
+            found = None
+        if found is None:
+            return None
+        fixed = found.cls.state_scope is Extension.state_scope
+        scope = found.cls.scope if fixed else ""
+        return Found(found.cls.options, tuple(found.hooks), found.cls.rewrites_calls, scope)
 
     return look
 
@@ -162,7 +175,7 @@ def _rules(before: Policy, after: Policy, look: Look, today: date, as_if_enforce
             yield _Raw(path, "tighter" if _works(now) else "other", ABSENT, now.use, None, now.position, rule_id)
         elif was is not None and now is None:
             yield _Raw(path, "looser" if _works(was) else "other", was.use, ABSENT, was.position, None, rule_id)
-        elif was is not None and now is not None and was != now:
+        elif was is not None and now is not None:  # equal rules may still have patterns in another order
             for raw in _rule(was, now, look, today, as_if_enforced):
                 yield msgspec.structs.replace(raw, rule=rule_id)
 
@@ -192,7 +205,8 @@ def _parts(was: Rule, now: Rule, look: Look, today: date) -> Iterator[_Raw]:
     found = look(was.use)
     if found is not None:
         yield from _at(was, now, found.hooks)
-        yield from _options(found.options, was.options, now.options, (*path, "with"))
+        for change in changes(found.options, was.options, now.options, (*path, "with")):
+            yield _Raw(*change)
     for selector in ("tool", "agent"):
         one, other = getattr(was.when, selector), getattr(now.when, selector)
         verdict = _selected(one, other)
@@ -207,7 +221,7 @@ def _parts(was: Rule, now: Rule, look: Look, today: date) -> Iterator[_Raw]:
         one, other = getattr(was, part), getattr(now, part)
         if set(one) != set(other):
             yield _Raw((*path, "order", part), "other", list(one), list(other))
-    rolled = _rollout(was.rollout, now.rollout)
+    rolled = _rollout(was, now, found)
     if rolled:
         yield _Raw((*path, "rollout"), rolled, _shown_rollout(was.rollout), _shown_rollout(now.rollout))
     yield from _exceptions(was, now, today.isoformat())
@@ -224,15 +238,9 @@ def _limit(was: Rule, now: Rule) -> Verdict:
 
 def _at(was: Rule, now: Rule, hooks: tuple[str, ...]) -> Iterator[_Raw]:
     one, other = set(was.at or hooks), set(now.at or hooks)
-    verdict = _sets(one, other)
+    verdict = sets(one, other, more="other")
     if verdict:
         yield _Raw(("extensions", was.id, "at"), verdict, sorted(one), sorted(other))
-
-
-def _sets(one: set[Any], other: set[Any], *, more: Verdict = "tighter", less: Verdict = "looser") -> Verdict | None:
-    if one == other:
-        return None
-    return more if one < other else less if other < one else "other"
 
 
 def _ranked(one: str, other: str, strictest_first: tuple[str, ...]) -> Verdict | None:
@@ -241,14 +249,25 @@ def _ranked(one: str, other: str, strictest_first: tuple[str, ...]) -> Verdict |
     return "tighter" if strictest_first.index(other) < strictest_first.index(one) else "looser"
 
 
-def _rollout(one: Rollout | None, other: Rollout | None) -> Verdict | None:
+def _rollout(rule: Rule, changed: Rule, found: Found | None) -> Verdict | None:
+    one, other = rule.rollout, changed.rollout
     was, now = one.percent if one else 100.0, other.percent if other else 100.0
     if one == other or (was == now and was in (0, 100)):
         return None
     same_draw = one is not None and other is not None and (one.by, one.salt) == (other.by, other.salt)
-    if same_draw or {was, now} & {0, 100}:
-        return "tighter" if now > was else "looser"
-    return "other"
+    if not (same_draw or {was, now} & {0, 100}):
+        return "other"
+    if now < was:
+        return "looser"
+    # Where runs share what is counted, another run that takes part may end what is counted in a row.
+    together = was == 0 or (one is not None and one.by == "conversation")
+    return "tighter" if together or not _shares(rule, found) else "other"
+
+
+def _shares(rule: Rule, found: Found | None) -> bool:
+    """Return whether several runs may share the state of a rule, for all that is known."""
+    scope = (found.scope or rule.options.get("scope")) if found is not None else None
+    return scope not in ("run", "step", "iteration")
 
 
 def _shown_rollout(rollout: Rollout | None) -> Any:
@@ -259,12 +278,11 @@ def _shown_rollout(rollout: Rollout | None) -> Any:
 
 
 def _selected(one: tuple[str, ...], other: tuple[str, ...]) -> Verdict | None:
-    """Return what it means that a selector changed, where selecting more is tighter."""
+    """Return what it means that a selector changed. More events are not surely tighter: what is counted in a row
+    begins anew with an event of another kind."""
     if set(one) == set(other):
         return None
-    if _within(one, other):
-        return "tighter"
-    return "looser" if _within(other, one) else "other"
+    return "looser" if _within(other, one) and not _within(one, other) else "other"
 
 
 def _within(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -306,103 +324,34 @@ def _shown_when(when: When) -> str:
     return f" for {' and '.join(parts)}" if parts else ""
 
 
-# ---- options
-
-
-def _options(schema: Schema, was: Mapping[str, Any], now: Mapping[str, Any], path: KeyPath) -> Iterator[_Raw]:
-    for name in dict.fromkeys([*was, *now]):
-        rule = schema.get(name, {})
-        if "valuesrules" in rule:
-            yield from _open(rule["valuesrules"], was, now, (*path, name))
-        else:
-            yield from _option(rule, was.get(name, ABSENT), now.get(name, ABSENT), (*path, name))
-
-
-def _option(rule: Mapping[str, Any], was: Any, now: Any, path: KeyPath) -> Iterator[_Raw]:
-    if was == now and type(was) is type(now):
-        return
-    if "schema" in rule and all(value is ABSENT or isinstance(value, Mapping) for value in (was, now)):
-        yield from _options(rule["schema"], {} if was is ABSENT else was, {} if now is ABSENT else now, path)
-        return
-    yield _Raw(path, _directed((rule.get("meta") or {}).get("stricter"), was, now), was, now)
-
-
-def _directed(stricter: str | None, was: Any, now: Any) -> Verdict:
-    """Return the verdict on a changed option whose schema says which direction is stricter."""
-    if stricter in ("lower", "higher"):
-        if was is ABSENT or now is ABSENT:  # a limit that is not there limits nothing
-            return "tighter" if was is ABSENT else "looser"
-        if isinstance(was, Number) and isinstance(now, Number):
-            smaller: bool = now < was  # type: ignore[operator]
-            return "tighter" if smaller == (stricter == "lower") else "looser"
-    if stricter in ("subset", "superset") and isinstance(was, list | tuple) and isinstance(now, list | tuple):
-        one, other = ({json.dumps(item, sort_keys=True) for item in items} for items in (was, now))
-        grown: Verdict = "tighter" if stricter == "superset" else "looser"
-        return _sets(one, other, more=grown, less="looser" if grown == "tighter" else "tighter") or "other"
-    return "other"
-
-
-def _open(rule: Mapping[str, Any], was: Mapping[str, Any], now: Mapping[str, Any], path: KeyPath) -> Iterator[_Raw]:
-    """Compare a mapping with free keys. Its entries often stand in place of the options beside it (`tools:`)."""
-    old, new = was.get(str(path[-1])) or {}, now.get(str(path[-1])) or {}
-    for key in dict.fromkeys([*old, *new]):
-        one, other, here = old.get(key, ABSENT), new.get(key, ABSENT), (*path, key)
-        if one is not ABSENT and other is not ABSENT:
-            yield from _option(rule, one, other, here)
-            continue
-        verdict: Verdict = "other"
-        schema = rule.get("schema")
-        if isinstance(schema, Mapping) and "type" not in schema:
-            entry = other if one is ABSENT else one
-            general = {name: value for name, value in (was if one is ABSENT else now).items() if name in entry}
-            lower, upper = (general, entry) if one is ABSENT else (entry, general)
-            if any(raw.verdict == "looser" for raw in _options(dict(schema), lower, upper, here)):
-                verdict = "looser"
-        elif other is ABSENT and (rule.get("meta") or {}).get("stricter") in ("lower", "higher"):
-            verdict = "looser"
-        yield _Raw(here, verdict, one, other)
-
-
 # ---- tools and other settings
 
 
 def _tools(before: Policy, after: Policy) -> Iterator[_Raw]:
-    old, new = [name for name, _ in before.tools], [name for name, _ in after.tools]
+    old, new = dict(before.tools), dict(after.tools)
     found: dict[tuple[KeyPath, Verdict], _Raw] = {}
-    for name in dict.fromkeys([*new, *old]):
-        pairs = [(_facts(before, name), _facts(after, name))]
-        if name not in old:
-            pairs += [(facts, after.tool(name)) for facts in _hidden(name, after.tools, before)]
-        elif name not in new:
-            pairs += [(before.tool(name), facts) for facts in _hidden(name, before.tools, after)]
-        for was, now in pairs:
-            for raw in _tool(was, now, ("tools", name)) if was != now else ():
+    moved: list[Verdict] = []
+    for one, other in pairs(tuple(old), tuple(new)):
+        was = UNDECLARED if one is None else old[one]
+        now = UNDECLARED if other is None else new[other]
+        name = other if other is not None and other not in old else one if one == other or one not in new else None
+        for raw in _tool(was, now, ("tools", name or "")) if was != now else ():
+            if name is None:
+                moved.append(raw.verdict)
+            else:
                 found.setdefault((raw.path, raw.verdict), raw)
     yield from found.values()
-    if [name for name in old if name in new] != [name for name in new if name in old]:
-        yield _Raw(("tools",), "other", "in one order", "in another order")
-
-
-def _facts(policy: Policy, name: str) -> ToolFacts:
-    """Return the facts about a tool, or about every tool of a pattern that no other pattern takes to itself."""
-    if name in dict(policy.tools) or not is_pattern(name):
-        return policy.tool(name)
-    return next((facts for other, facts in policy.tools if covers(other, name)), UNDECLARED)
-
-
-def _hidden(pattern: str, tools: Sequence[tuple[str, ToolFacts]], other: Policy) -> Iterator[ToolFacts]:
-    """Yield the facts that `other` has for tools which `pattern` takes to itself, because it comes first in `tools`."""
-    names = [name for name, _ in tools]
-    for name, facts in other.tools if is_pattern(pattern) else ():
-        later = name not in names or names.index(name) > names.index(pattern)
-        if later and is_pattern(name) and overlap(pattern, name):
-            yield facts
+    verdict = worst(moved)
+    if verdict:
+        yield _Raw(("tools",), verdict, "in one order", "in another order")
 
 
 def _tool(was: ToolFacts, now: ToolFacts, path: KeyPath) -> Iterator[_Raw]:
     if was.effect != now.effect:
+        # A rule may count polls apart, so that another effect of a polling tool is not surely tighter.
         lenient = [effect in _LENIENT_EFFECTS for effect in (was.effect, now.effect)]
-        verdict: Verdict = "other" if lenient[0] == lenient[1] else "looser" if lenient[1] else "tighter"
+        kept = lenient[0] == lenient[1] or was.effect == "poll"
+        verdict: Verdict = "other" if kept else "looser" if lenient[1] else "tighter"
         yield _Raw((*path, "effect"), verdict, was.effect, now.effect)
     if was.timeout_s != now.timeout_s:
         limits = [float("inf") if facts.timeout_s is None else facts.timeout_s for facts in (was, now)]
@@ -410,10 +359,11 @@ def _tool(was: ToolFacts, now: ToolFacts, path: KeyPath) -> Iterator[_Raw]:
         yield _Raw((*path, "timeout"), "tighter" if limits[1] < limits[0] else "looser", shown[0], shown[1])
     if was.result_mask != now.result_mask:
         # Masks are applied one after the other, so that a further one may keep another from matching.
-        masks = _sets(set(was.result_mask), set(now.result_mask), more="other") or "other"
+        masks = sets(set(was.result_mask), set(now.result_mask), more="other") or "other"
         yield _Raw((*path, "result_mask"), masks, list(was.result_mask), list(now.result_mask))
     one, other = was.failure.text_prefix, now.failure.text_prefix
-    failing = _sets(set(one), set(other))
+    # Of two results that differ by masked text alone, a further prefix may make one a failure.
+    failing = sets(set(one), set(other), more="other")
     if failing:
         yield _Raw((*path, "failure", "text_prefix"), failing, list(one), list(other))
 
@@ -430,6 +380,10 @@ def _settings(before: Policy, after: Policy) -> Iterator[_Raw]:
             yield _Raw(path, "tighter" if other < one else "looser", one, other)
     if before.interventions.then != after.interventions.then:
         yield _Raw(("interventions", "then"), "other", before.interventions.then, after.interventions.then)
+    was, now = ({block.pattern for block in policy.blocks} for policy in (before, after))
+    blocked = sets(was, now)
+    if blocked:
+        yield _Raw(("requires", "block"), blocked, sorted(was), sorted(now))
     for name in before.__struct_fields__:
         if name not in _BESIDE and getattr(before, name) != getattr(after, name):
             values = [getattr(policy, name) for policy in (before, after)]

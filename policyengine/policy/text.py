@@ -37,7 +37,7 @@ def decode(data: bytes, file: str) -> Source:
     Raises ConfigError with every forbidden character, or with the reason why the bytes are no text.
     """
     if len(data) > MAX_BYTES:
-        raise ConfigError([_refused(file, "Y101", f"the file has {len(data):,} bytes; at most {MAX_BYTES:,} are read")])
+        raise ConfigError([_refused(file, "Y101", f"the file is larger than {MAX_BYTES:,} bytes")])
     if data.startswith(_WIDE_MARKS) or b"\0" in data[:4]:
         raise ConfigError([_refused(file, "Y102", "the file is UTF-16 or UTF-32", "save it as UTF-8")])
     data = data.removeprefix(codecs.BOM_UTF8)

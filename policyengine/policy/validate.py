@@ -14,7 +14,7 @@ from cerberus import errors as rules
 from policyengine.policy.metaschema import check_extension_schema
 from policyengine.policy.nodes import Node, Sources
 from policyengine.policy.problems import Position, Problem
-from policyengine.policy.schema import LATER_VALUES, MODES, RULE, Schema, is_later
+from policyengine.policy.schema import MODES, RULE, Schema
 from policyengine.policy.validator import TYPE_NAMES, check
 from policyengine.policy.wording import KeyPath, closest, listed, shown, suggestion
 
@@ -130,8 +130,6 @@ class _Reporter:
         return self._sources.at_key("S203", "the setting is missing", node, path, help=advice)
 
     def _unknown(self, node: Node, path: KeyPath, below: KeyPath) -> Problem:
-        if not self._owner and is_later(path):
-            return self._sources.at_key("S212", "not supported yet", node, path, help="remove it")
         name = str(below[-1])
         accepts = f"{self._owner} accepts" if self._owner else "accepts"
         advice = suggestion(name, fields_at(self._schema, below[:-1]), accepts)
@@ -166,16 +164,9 @@ class _Reporter:
 
     def _not_allowed(self, error: Any, node: Node, path: KeyPath) -> Problem:
         rule = rule_at(self._schema, tuple(error.document_path))
-        if isinstance(error.value, str):
-            if (rule.get("meta") or {}).get("form") == "mode" and error.value.casefold() in (
-                "off",
-                "no",
-                "false",
-                "none",
-            ):
-                return self._mode(node, path)
-            if not self._owner and error.value in LATER_VALUES.get(tuple(map(str, path)), ()):
-                return self._sources.at_value("S212", f"{shown(error.value)} is not supported yet", node, path)
+        is_mode = isinstance(error.value, str) and (rule.get("meta") or {}).get("form") == "mode"
+        if is_mode and error.value.casefold() in ("off", "no", "false", "none"):
+            return self._mode(node, path)
         code = {"apiVersion": "S209", "kind": "S210"}.get(str(path[-1]), "S202") if len(path) == 1 else "S202"
         names = [str(name) for name in error.constraint]
         wrong = [item for item in error.value if item not in error.constraint] if isinstance(error.value, list) else []
@@ -192,6 +183,9 @@ class _Reporter:
         what = str(error.info[0])
         if what.startswith("form:"):
             return self._sources.at_value("S215", what.removeprefix("form:"), node, path)
+        if what.startswith("pointer:"):
+            message = f"{shown(error.value)} is no mask: {what.removeprefix('pointer:')}"
+            return self._sources.at_value("S217", message, node, path)
         if what == "blowup":
             message = f"{shown(error.value)} may take for ever: an unlimited repeat inside an unlimited repeat"
             advice = 'let the inner one keep what it took: "(?:a++)+" instead of "(?:a+)+"'

@@ -16,9 +16,11 @@ from typing import Any
 
 import cerberus
 from cerberus import errors as rules
+from cerberus.schema import UnvalidatedSchema
 
 from policyengine.policy.days import day
 from policyengine.policy.durations import seconds
+from policyengine.policy.pointers import pointer_trouble
 from policyengine.policy.schema import Schema
 
 _sre: Any = import_module("re._parser")  # the parser behind `re`; type checkers do not know it
@@ -61,7 +63,7 @@ class _Raw(rules.BaseErrorHandler):  # type: ignore[misc]
 
 
 class StrictValidator(cerberus.Validator):  # type: ignore[misc]
-    """A validator with types that mean what they say and two checks for texts."""
+    """A validator with types that mean what they say and checks for texts."""
 
     types_mapping = {
         "string": cerberus.TypeDefinition("string", (str,), ()),
@@ -84,6 +86,11 @@ class StrictValidator(cerberus.Validator):  # type: ignore[misc]
         trouble = form_trouble(value) if isinstance(value, Mapping) else None
         if trouble:
             self._error(field, f"form:{trouble}")
+
+    def _check_with_pointer(self, field: Any, value: Any) -> None:
+        trouble = pointer_trouble(value) if isinstance(value, str) else ""
+        if trouble:
+            self._error(field, f"pointer:{trouble}")
 
     def _check_with_regex(self, field: Any, value: Any) -> None:
         trouble = regex_trouble(value) if isinstance(value, str) else None
@@ -153,6 +160,15 @@ def prepare(schema: Schema) -> Any:
     Raises cerberus.SchemaError if the schema is wrong.
     """
     return StrictValidator(dict(schema)).schema
+
+
+def trusted(schema: Schema) -> Any:
+    """Return a schema that ships with this package, so that Cerberus does not check the schema itself any more.
+
+    That check takes longer than everything else about loading a policy, and of our own schemas it always says the
+    same: the tests have it done. Without it Cerberus takes a wrong schema for a lenient one, so this is for no other.
+    """
+    return UnvalidatedSchema(schema)
 
 
 def check(schema: Any, data: Mapping[str, Any]) -> list[Any]:

@@ -18,6 +18,13 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(r"\s*(~=|==|!=|<=|>=|<|>)\s*([^\s,]+)\s*\Z")
+_CLAUSE_FORM = (
+    r"\s*(~=|==|!=|<=|>=|<|>)\s*[vV]?[0-9]{1,9}(\.[0-9]{1,9}){0,9}(\.\*)?([-_.]?[A-Za-z]+[-_.]?[0-9]{0,9}){0,3}"
+    r"(\+[A-Za-z0-9.]+)?\s*"
+)
+RANGE = rf"^{_CLAUSE_FORM}(,{_CLAUSE_FORM})*$"
+"""Roughly what a range looks like, as a regular expression for editors."""
+
 _PRE = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "pre": 2, "preview": 2}
 _FINAL = (3, 0)
 

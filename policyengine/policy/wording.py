@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
@@ -50,6 +49,8 @@ def listed(names: Iterable[str]) -> str:
 def closest(word: str, names: Iterable[str]) -> str | None:
     """Return the one of `names` that was most likely meant."""
     by_fold = {name.casefold().replace("-", "_"): name for name in names}
+    from difflib import get_close_matches  # a policy without mistakes needs no advice
+
     found = get_close_matches(word[:200].casefold().replace("-", "_"), by_fold, n=1, cutoff=0.6)
     return by_fold[found[0]] if found else None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from policyengine.ladder import is_idle
 from policyengine.policy.model import Rule
 from policyengine.policy.validate import rule_at
 from policyengine.policy.wording import KeyPath, dotted
@@ -124,7 +125,9 @@ def _rule(rule: Rule, snapshot: PolicySnapshot, pairs: list[tuple[Suite, CaseRes
         not_tripped=len(asked) - tripped,
         errored=errored,
         thresholds=tuple(
-            _threshold(rule, path, value, rule_at(schema, path), asked) for path, value in numbers(rule.options)
+            _threshold(rule, path, value, rule_at(schema, path), asked)
+            for path, value in numbers(rule.options)
+            if not is_idle(rule_at(schema, path[:-1]).get("schema") or {}, _around(rule.options, path))
         ),
     )
 
@@ -167,9 +170,14 @@ def _threshold(
 
 def _beside(options: Mapping[str, Any], path: KeyPath) -> list[float]:
     """Return the numbers beside an option: where the next rung takes over at once, nothing is above this one."""
+    return [value for (key, *below), value in numbers(_around(options, path)) if not below and key != path[-1]]
+
+
+def _around(options: Mapping[str, Any], path: KeyPath) -> Mapping[str, Any]:
+    """Return the mapping that an option stands in."""
     for key in path[:-1]:
         options = options[str(key)]
-    return [value for (key, *below), value in numbers(options) if not below and key != path[-1]]
+    return options
 
 
 def _tried(suite: Suite, case: Case, rule: str, options: Mapping[str, Any]) -> Trace:

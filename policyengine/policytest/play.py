@@ -35,15 +35,17 @@ def play_case(suite: Suite, case: Case) -> CaseResult:
     """Play one test and return which expectations do not hold."""
     started = perf_counter()
     snapshot = suite.engine.snapshot
-    played = run_case(suite, case, with_faults(snapshot, case.faults))
+    questions: list[Any] = []
+    played = run_case(suite, case, with_faults(snapshot, case.faults), questions)
     checks = [fault for expected in case.expect for fault in _check(expected, case, played, snapshot)]
-    failures = (*checks, *_unexpected(case, played))
+    failures = (*checks, *_unexpected(case, played), *_unasked(case, questions))
     return CaseResult(case, played, failures, perf_counter() - started)
 
 
-def run_case(suite: Suite, case: Case, snapshot: PolicySnapshot) -> Played:
+def run_case(suite: Suite, case: Case, snapshot: PolicySnapshot, questions: list[Any] | None = None) -> Played:
     """Play the turns of a test under a snapshot; the engine's own one stays in force.
 
+    What the human of the test is asked is added to `questions`.
     What is different from run to run has no part in it: the kill switch is off, every rule is for this run, and the
     day is the one that the test names.
     """
@@ -51,6 +53,12 @@ def run_case(suite: Suite, case: Case, snapshot: PolicySnapshot) -> Played:
     rules = tuple(msgspec.structs.replace(rule, rollout=None) for rule in kept.policy.rules)
     policy = msgspec.structs.replace(kept.policy, rules=rules, tools=(*case.tools, *kept.policy.tools))
     suite.clock.now = 0.0
+    asked = [] if questions is None else questions
+
+    def human(question: Any) -> bool:
+        asked.append(question)
+        return case.approves is True
+
     options: dict[str, Any] = {"agent": case.agent}
     if case.protocol:
         options["protocol"] = case.protocol
@@ -60,7 +68,7 @@ def run_case(suite: Suite, case: Case, snapshot: PolicySnapshot) -> Played:
             engine,
             case.turns,
             task=case.task,
-            human=None if case.approves is None else lambda _: case.approves is True,
+            human=None if case.approves is None else human,
             clock=suite.clock,
             pace_s=case.pace_s,
             forced=_forced(case),
@@ -152,11 +160,12 @@ def _allow_fault(expected: Expectation, played: Played, snapshot: PolicySnapshot
     own = judged(played.answers, rule, hooks_of(snapshot, rule.id), expected.tool)
     until = f" until round {expected.until}" if expected.until else ""
     within = [answer for answer in own if not expected.until or answer.iteration <= expected.until]
-    if not within:
-        return f"{rule.id} should allow this{until}, but {_why_never(rule)}: that proves nothing"
     tripped = [answer for answer in within if answer.tripped]
     if tripped:
         return f"{rule.id} should allow this{until}, but does not in {tripped[0].place}"
+    if all(answer.vote.error for answer in within):
+        why = "it fails whenever it is asked" if within else _why_never(rule)
+        return f"{rule.id} should allow this{until}, but {why}: that proves nothing"
     if expected.until > played.outcome.iterations:
         return f"{rule.id} should allow this{until}, but the run has only {played.outcome.iterations} rounds"
     return ""
@@ -187,7 +196,9 @@ def _outcome_fault(expected: Expectation, played: Played) -> str:
 
 def _unexpected(case: Case, played: Played) -> Iterator[Failure]:
     """Yield faults of rules that the test does not speak of, and injected ones that were never met."""
-    expected = {item.rule for item in case.expect if item.kind == "error"} | set(case.faults)
+    expected = {item.rule for item in case.expect if item.kind == "error"}
+    # What a rule answers when it fails is expected in so many words, too, where the test makes it fail.
+    expected |= {item.rule for item in case.expect if item.kind in ("answer", "outcome")} & set(case.faults)
     failed: dict[str, Answer] = {}
     for answer in played.answers:
         if answer.vote.error:
@@ -198,6 +209,13 @@ def _unexpected(case: Case, played: Played) -> Iterator[Failure]:
     for rule in case.faults:
         if rule not in failed:
             yield Failure(case.position, f"the fault of {rule} was never met: the rule was not asked")
+
+
+def _unasked(case: Case, questions: list[Any]) -> Iterator[Failure]:
+    """Yield a failure where the test has a human and nothing asked one."""
+    if case.approves is not None and not questions:
+        verb = "approves" if case.approves else "refuses"
+        yield Failure(case.position, f"a human {verb}, but nothing asked one")
 
 
 def _why_never(rule: Rule) -> str:

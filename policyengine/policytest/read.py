@@ -36,12 +36,17 @@ from policyengine.script import Turn
 from policyengine.testing import ManualClock
 
 _KIND = re.compile(rb"""(?:^|[{,])\s*['"]?kind['"]?\s*:\s*['"]?PolicyTest\b""", re.MULTILINE)
+_OTHER = re.compile(rb"""(?:^|[{,])\s*['"]?kind['"]?\s*:\s*['"]?(?:Policy|Overlay)\b(?!Test)""", re.MULTILINE)
 ENGINE_RULES = ("interventions",)
 """What may end a run beside the rules of the policy."""
 
 
 def find_files(sources: Iterable[str]) -> Iterator[Path]:
-    """Yield the given files, and all files of kind `PolicyTest` below the given directories, each once."""
+    """Yield the given files, and all files of tests below the given directories, each once.
+
+    That are those of kind `PolicyTest`, and those whose name ends in `.test` before its suffix and that are no policy:
+    where their kind is misspelt, to pass them over would look like success.
+    """
     seen: set[str] = set()
     for source in sources:
         path = Path(source)
@@ -57,7 +62,12 @@ def _below(folder: Path) -> list[Path]:
     """Return the test files below a directory in a fixed order; hidden files and directories do not count."""
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES and path.is_file()]
     shown = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    return [path for path in shown if _KIND.search(_content(path))]
+    return [path for path in shown if _holds_tests(path)]
+
+
+def _holds_tests(path: Path) -> bool:
+    content = _content(path)
+    return bool(_KIND.search(content)) or (path.stem.endswith(".test") and not _OTHER.search(content))
 
 
 def read_suite(path: Path) -> Suite:

@@ -58,18 +58,18 @@ def with_options(snapshot: PolicySnapshot, rule: str, options: Mapping[str, Any]
     return _changed(snapshot, change, {**snapshot.extensions, rule: fresh})
 
 
-def _raise(view: Any, payload: tuple[Any, ...]) -> Any:
+def _raise(view: Any, *payload: Any) -> Any:
     raise InjectedFault("injected by the test")
 
 
-def _nonsense(view: Any, payload: tuple[Any, ...]) -> Any:
+def _nonsense(view: Any, *payload: Any) -> Any:
     return "nonsense, injected by the test"
 
 
-def _caller(extension: Any, point: HookPoint) -> Callable[[Any, tuple[Any, ...]], Any]:
+def _caller(extension: Any, point: HookPoint) -> Callable[..., Any]:
     method = getattr(extension, point.method)
     names = tuple(inspect.signature(method).parameters)
-    return lambda view, payload: method(
+    return lambda view, *payload: method(
         **{name: value for name, value in zip(("run", *point.payload), (view, *payload), strict=False) if name in names}
     )
 

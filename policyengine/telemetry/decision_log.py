@@ -4,7 +4,9 @@ Knows: the record (docs/decision-log.md), which of it is content, how it is writ
 Must not know: how a decision is made, recordings; a decision log is not made to be replayed (see `telemetry.journal`).
 
 Content-free by default: no arguments, results, texts of messages or exceptions. What a policy lists under
-`log.include` is added. `raw` and `effective` are both kept, so that a rule in shadow shows what it would have done.
+`log.include` is added, without what `log.mask` hides. Where no rule said anything, `log.sample` may leave a line out;
+how many were is said at the end of the run. `raw` and `effective` are both kept, so that a rule in shadow shows what
+it would have done.
 A log that cannot be written never ends a run.
 """
 
@@ -17,19 +19,21 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import msgspec
-from loguru import logger
 
 from policyengine.actions import ALLOW, Action, AnyAction
 from policyengine.decision import Decision, Vote
 from policyengine.identity import call_identity
+from policyengine.log import log
 from policyengine.messages import ToolCall, ToolResult
 from policyengine.outcome import Outcome
 from policyengine.policy.problems import Problem
-from policyengine.run import Report
+from policyengine.run import Report, Run
 from policyengine.snapshot import PolicySnapshot
 from policyengine.telemetry.journal import Writable
+from policyengine.telemetry.masks import masked
 
 VERSION = 1
 MAX_NAME = 128
@@ -82,7 +86,7 @@ class Record(msgspec.Struct, frozen=True):
     `decision`. `raw` is the strictest action that any rule wanted, before modes. At `run_end`, `code` is how the run
     ended and `decided_by` the rule that ended it; in a `reload` line, `code` is `policy_loaded` or `policy_rejected`
     and `message` lists code and position of what was wrong. `seq` counts the decisions of the run.
-    `kill_switch` is there, and true, while it is on.
+    `kill_switch` is there, and true, while it is on. `left_out` is there at `run_end` where lines of the run are not.
     """
 
     v: int
@@ -106,6 +110,7 @@ class Record(msgspec.Struct, frozen=True):
     trace_id: str | None
     result: Any = msgspec.UNSET
     kill_switch: bool | msgspec.UnsetType = msgspec.UNSET
+    left_out: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class DecisionLog:
@@ -122,10 +127,16 @@ class DecisionLog:
         self._lock = threading.Lock()
         self._failed = False
         self._policy = PolicyLine("", "", 0, "")
+        self._left_out: WeakKeyDictionary[Run, int] = WeakKeyDictionary()
 
     def __call__(self, report: Report) -> None:
-        """Write one decision."""
-        self._write(self._record(report))
+        """Write one decision, unless it is one of those that the policy leaves out."""
+        settings = report.run.snapshot.policy.log
+        if is_plain(report) and not settings.keeps(report.run.state.run_id, report.seq):
+            with self._lock:
+                self._left_out[report.run] = self._left_out.get(report.run, 0) + 1
+            return
+        self._write(self._record(report), settings.mask)
 
     def heard(self, event: str, subject: Any) -> None:
         """Write that a policy came into force (`policy_loaded`) or was refused (`policy_rejected`)."""
@@ -191,20 +202,27 @@ class DecisionLog:
             trace_id=self._trace_id,
             result=_result(report.payload) if "results" in include else msgspec.UNSET,
             kill_switch=True if report.run.killed else msgspec.UNSET,
+            left_out=self._missing(report),
         )
+
+    def _missing(self, report: Report) -> int | msgspec.UnsetType:
+        if report.hook != "run_end":
+            return msgspec.UNSET
+        with self._lock:
+            return self._left_out.pop(report.run, msgspec.UNSET)
 
     def _time(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def _write(self, record: Record) -> None:
-        text = encode(record)
+    def _write(self, record: Record, masks: Sequence[str] = ()) -> None:
+        text = encode(record, masks)
         with self._lock:
             try:
                 self._file.write(text + "\n")
                 self._file.flush()
             except (OSError, ValueError) as error:  # ValueError: the file was closed
                 if not self._failed:
-                    logger.error("the decision log cannot be written: {}", error)
+                    log().error("the decision log cannot be written: {}", error)
                 self._failed = True
 
 
@@ -253,15 +271,43 @@ def strictest(actions: Sequence[AnyAction]) -> AnyAction | None:
     return max(actions, key=_strength, default=None)
 
 
-def encode(record: Record) -> str:
-    """Return a record as one line of ASCII JSON; content that cannot be written is dropped, the record never is."""
+def is_plain(report: Report) -> bool:
+    """Return whether a decision is one at which no rule said anything, so that it may be left out.
+
+    The beginning and the end of a run never are, nor is anything that a rule wanted, recorded or failed at, whatever
+    its mode left of it.
+    """
+    decision = report.decision
+    silent = not any(vote.raw or vote.effective or vote.error for vote in decision.votes)
+    return _type(report.hook) == "decision" and decision.control is None and not decision.notes and silent
+
+
+def encode(record: Record, masks: Sequence[str] = ()) -> str:
+    """Return a record as one line of ASCII JSON, with what `masks` point at hidden.
+
+    Content that cannot be written or masked is dropped, the record never is.
+    """
     try:
-        return json.dumps(msgspec.to_builtins(record, enc_hook=_plain), separators=(",", ":"), allow_nan=False)
+        text = _dumped(record)
+        # Masked is what would be written: by now every key is a text.
+        return _dumped(masked(json.loads(text), masks)) if masks else text
     except (RecursionError, TypeError, ValueError):
-        call = record.call
-        bare = msgspec.structs.replace(call, arguments=msgspec.UNSET) if call is not None else None
-        plain = msgspec.structs.replace(record, call=bare, result=msgspec.UNSET)
-        return json.dumps(msgspec.to_builtins(plain), separators=(",", ":"), allow_nan=False)
+        return _dumped(without_content(record))
+
+
+def without_content(record: Record) -> Record:
+    """Return a record without what `log.include` may add to it."""
+    return msgspec.structs.replace(
+        record,
+        call=msgspec.structs.replace(record.call, arguments=msgspec.UNSET) if record.call is not None else None,
+        message=record.message if record.type == "reload" else "",
+        rules=tuple(msgspec.structs.replace(rule, error=_kind(rule.error)) for rule in record.rules),
+        result=msgspec.UNSET,
+    )
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(msgspec.to_builtins(value, enc_hook=_plain), separators=(",", ":"), allow_nan=False)
 
 
 def _strength(action: Action) -> tuple[int, bool]:

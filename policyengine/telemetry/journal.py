@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
-from loguru import logger
 
 from policyengine.decision import Decision, Note
+from policyengine.log import log
 from policyengine.messages import (
     Batch,
     Message,
@@ -209,7 +209,7 @@ class JournalWriter:
                 self._file.flush()
             except (OSError, ValueError) as error:  # ValueError: the file was closed
                 self._broken = True
-                logger.error("the journal cannot be written, recording ends: {}", error)
+                log().error("the journal cannot be written, recording ends: {}", error)
 
 
 def common_prefix(before: tuple[Message, ...], after: tuple[Message, ...]) -> int:

@@ -63,7 +63,7 @@ def test_json_is_one_object() -> None:
     found = json.loads(result.stdout)
     assert (found["looser"], found["tighter"], found["other"]) == (1, 0, 0)
     (one,) = found["differences"]
-    assert (one["path"], one["before"], one["after"]) == ("extensions.step_limit.with.max_steps", 50, 100)
+    assert (one["path"], one["before"], one["after"]) == ("extensions.step_limit.with.max_steps", 50, 250)
     assert one["old"] == {"file": "tight.yaml", "line": 5, "column": 45}
     assert one["new"]["file"] == "policy:default"
 

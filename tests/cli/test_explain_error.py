@@ -33,9 +33,9 @@ def test_a_corrected_example_has_no_problem_at_all(code):
 
 
 def test_only_what_no_document_can_cause_has_no_example_and_only_what_is_too_long_has_no_correction():
-    assert set(CODES) - set(SEEN) == {"X407", "E806", "E807"}
+    assert set(CODES) - set(SEEN) == {"X407", "E806", "E807", "E814"} | {f"X41{digit}" for digit in range(1, 8)}
     unfixed = {code for code in SEEN if not EXAMPLES[code].fixed}
-    assert unfixed == {"Y101", "Y102", "Y105", "Y106", "Y119", "S214", "M313", "E804", "E805"}
+    assert unfixed == {"Y101", "Y102", "Y105", "Y106", "Y119", "S214", "M313", "E804", "E805", "E812", "E813"}
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -98,7 +98,7 @@ def test_a_code_that_no_document_causes_says_why(run):
         ("S2O4", 'did you mean "S204"?; S has S201 to '),
         ("204", 'did you mean "S204"?'),
         ("S999", "there is no code 'S999'"),
-        ("ZZZZ", "codes start with Y, S, M, X, R, E (--list shows all)"),
+        ("ZZZZ", f"codes start with {', '.join(FAMILIES)} (--list shows all)"),
         ("", "there is no code ''"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -15,16 +16,28 @@ class Site:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def install(self, distribution: str, entry_points: dict[str, str], version: str = "1.0", **modules: str) -> None:
-        """Write the metadata and the modules of a distribution, as an installer would."""
+    def install(
+        self,
+        distribution: str,
+        entry_points: dict[str, str],
+        version: str = "1.0",
+        *,
+        requires: Sequence[str] = (),
+        **modules: str,
+    ) -> Path:
+        """Write the metadata and the modules of a distribution, as an installer would; return the metadata's folder."""
         self.path.mkdir(exist_ok=True)
         info = self.path / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\nSummary: Some guards.\n{needs}"
+        )
         lines = "".join(f"{name} = {target}\n" for name, target in entry_points.items())
         (info / "entry_points.txt").write_text(f"[policyengine.extensions]\n{lines}")
         for module, source in modules.items():
             (self.path / f"{module}.py").write_text(dedent(source))
+        return info
 
 
 @pytest.fixture

@@ -7,8 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from policyengine import Engine, ToolCall
+from policyengine.cli import cli
 from policyengine.plugins.registry import discover
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -19,7 +21,7 @@ def acme(site, monkeypatch):
     """Make the example package look installed, from its own project file."""
     project = tomllib.loads((EXAMPLES / "acme_guards" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     entry_points = project["entry-points"]["policyengine.extensions"]
-    site.install(project["name"], entry_points, project["version"])
+    site.install(project["name"], entry_points, project["version"], requires=project["dependencies"])
     monkeypatch.syspath_prepend(EXAMPLES / "acme_guards" / "src")
     return project
 
@@ -52,6 +54,11 @@ def test_the_example_of_a_drop_in_file_decides(tmp_path):
     run = run_under(tmp_path / "p.yaml", "careful: {use: local.no_delete}")
     assert run.before_tool_call(ToolCall("1", "delete_user", args={})).action == "deny"
     assert run.before_tool_call(ToolCall("2", "get_user", args={})).action == "allow"
+
+
+def test_the_examples_pass_every_check_of_extensions(acme):
+    result = CliRunner().invoke(cli, ["extensions", "check", "--strict", acme["name"], str(EXAMPLES / "dropin")])
+    assert result.exit_code == 0, result.output
 
 
 def test_packages_that_the_policy_does_not_list_are_not_even_imported(acme, site, tmp_path):

@@ -29,7 +29,8 @@ def package(tmp_path, site):
     scaffold(NAME, tmp_path)
     folder = tmp_path / NAME
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    site.install(project["name"], project["entry-points"]["policyengine.extensions"], project["version"])
+    entry_points = project["entry-points"]["policyengine.extensions"]
+    site.install(project["name"], entry_points, project["version"], requires=project["dependencies"])
     search = os.pathsep.join(map(str, (site.path, folder / "src")))
 
     def python(*args: str) -> subprocess.CompletedProcess[str]:
@@ -52,6 +53,9 @@ def test_its_policy_is_sound_proven_and_tested_to_the_last_threshold(package):
         done = package("policyengine", *verb)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stderr == ""
+    for target in (NAME, "small.acme_guard"):
+        done = package("policyengine", "extensions", "check", "--strict", target)
+        assert (done.returncode, done.stdout.count("ok: small.acme_guard (")) == (0, 1), done.stdout + done.stderr
     done = package("policyengine", "test", "policies", "--fail-under", "100")
     assert (done.returncode, "100.0 % (6 of 6)" in done.stdout) == (0, True), done.stdout + done.stderr
 

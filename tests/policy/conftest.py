@@ -15,7 +15,8 @@ from policyengine.policy.model import Policy
 from policyengine.policy.problems import Problem
 
 HEADER = "apiVersion: policyengine/v1\nkind: Policy\nname: mine\n"
-RUNG = {"type": "integer", "min": 1, "max": 100, "meta": {"stricter": "lower"}}
+RUNG = {"type": "integer", "min": 1, "max": 100, "meta": {"stricter": "lower", "absent": "loosest"}}
+UNSAID = {"type": "integer", "min": 1, "max": 100, "meta": {"stricter": "lower"}}
 
 
 class CallLimit(Extension):
@@ -33,7 +34,10 @@ class CallLimit(Extension):
             "type": "dict",
             "keysrules": {"type": "string", "minlength": 1},
             "valuesrules": {"type": "dict", "schema": {"limit": RUNG, "deep": {**RUNG, "default": 9}}},
+            "meta": {"keys": "patterns"},
         },
+        "unsaid": UNSAID,
+        "hosts": {"type": "dict", "keysrules": {"type": "string", "minlength": 1}, "valuesrules": UNSAID},
         "kinds": {"type": "list", "schema": {"type": "string", "allowed": ["a", "b", "c"]}, "default": ["a", "b"]},
     }
 

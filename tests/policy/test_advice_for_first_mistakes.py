@@ -156,7 +156,7 @@ def test_a_directory_is_told_to_name_a_file_in_it(tmp_path: Path, monkeypatch: p
     problem = refused("./rules")
     assert problem.short() == "./rules: error[E802] ./rules cannot be read: it is a directory"
     assert problem.help == "name the file in it: ./rules/policy.yaml"
-    for name in ("notes.txt", "b.yaml", "a.json5"):
+    for name in ("notes.txt", "b.yaml", "a.json5", "a.test.yaml", "A.test.json"):
         (tmp_path / "rules" / name).touch()
     assert refused("./rules").help == "name the file in it: ./rules/a.json5"
     bare = refused("rules")

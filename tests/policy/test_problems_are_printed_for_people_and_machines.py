@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from policyengine import policy
+from policyengine.mistakes import mistake
 from policyengine.policy.codes import CODES, explain_code
 from policyengine.policy.problems import Position, Problem, in_order, render
 from policyengine.policy.wording import closest, dotted, shown, suggestion
@@ -71,9 +73,12 @@ def test_problems_are_sorted_by_file_and_line() -> None:
 
 def test_every_code_in_use_is_explained_and_every_explained_code_is_in_use() -> None:
     package = Path(policy.__file__).parents[1]
-    texts = [path.read_text(encoding="utf-8") for path in package.rglob("*.py") if path.name != "codes.py"]
-    used = {code for text in texts for code in re.findall(r'"([YSMXRE][0-9]{3})"', text)}
-    assert used == {code for code in CODES if code[0] in "YSMXRE"}
+    files = [path for path in package.rglob("*.py") if path.name != "codes.py"]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    used = {text for text in texts if re.fullmatch("[A-Z][0-9]{3}", text)}
+    assert used == set(CODES)
+    assert [code for code in used if mistake(code) is None] == []
 
 
 @pytest.mark.parametrize("code", sorted(CODES))

@@ -127,6 +127,32 @@ def test_a_variable_in_a_wrong_form_or_place_is_refused(
     assert "s3cret" not in render(found, "json")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "extensions: {call_limit: {with: {limit: {$env: A, default: s3cret}}}}",
+        "extensions:\n  call_limit:\n    with:\n      limit:\n        $env: A\n        default: s3cret",
+        "extensions: {x: {use: {$env: A, default: s3cret}}}",
+        "extensions: {call_limit: {with: {kinds: {$env: A, default: s3cret}}}}",
+        "extensions: {call_limit: {with: {limt: {$env: A, default: s3cret}}}}",
+        "language: {$env: A, defualt: en, default: s3cret}",
+        "log: {mask: [{$env: A, default: s3cret}]}",
+        "language: {$env: A B, default: s3cret}",
+        "defaults: {timeout: {$env: A, default: s3cret}}",
+    ],
+)
+def test_no_problem_shows_the_default_of_a_variable(faults: Faults, body: str) -> None:
+    found = faults(body, env={})
+    assert found
+    for form in ("short", "full", "json", "github"):
+        assert "s3cret" not in render(found, form)
+
+
+def test_a_mask_from_a_variable_is_said_to_be_a_pointer(faults: Faults) -> None:
+    (problem,) = faults("log: {mask: [{$env: A}]}", env={"A": "call"})
+    assert (problem.code, "JSON pointer" in problem.message) == ("E809", True)
+
+
 def test_a_header_has_no_variables(faults: Faults, registry: Any, no_shipped: Path) -> None:
     text = "apiVersion: policyengine/v1\nkind: Policy\nname: {$env: A}\n"
     with pytest.raises(ConfigError) as caught:

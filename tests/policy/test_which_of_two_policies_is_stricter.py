@@ -14,11 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policyengine.errors import ConfigError
-from policyengine.policy.globs import covers, overlap
+from policyengine.extension import Extension
+from policyengine.extensions.cost_budget import CostBudget
+from policyengine.extensions.stall_detector import StallDetector
+from policyengine.extensions.tool_call_limit import ToolCallLimit
+from policyengine.extensions.wall_clock import WallClock
+from policyengine.policy.directions import changes
+from policyengine.policy.globs import covers, is_pattern, overlap
 from policyengine.policy.load import load_policy
 from policyengine.policy.model import Policy
 from policyengine.policy.problems import Problem
 from policyengine.policy.stricter import compare, looking
+from policyengine.policy.winners import pairs
 
 Load = Callable[..., Policy]
 
@@ -40,10 +47,9 @@ TIGHTER = [
     ("extensions: {r: {with: {limit: {$env: LIMIT}}}}", "extensions.r.with.limit"),
     ("extensions: {r: {with: {ladder: {hint: 2}}}}", "extensions.r.with.ladder.hint"),
     ("extensions: {r: {with: {tools: {a: {limit: 6}}}}}", "extensions.r.with.tools.a.limit"),
-    ("extensions: {r: {when: {agent: {$delete: true}}}}", "extensions.r.when.agent"),
-    ("extensions: {r: {when: {tool: {$append: [sql]}}}}", "extensions.r.when.tool"),
+    ("extensions: {r: {with: {tools: {b: {limit: 5}}}}}", "extensions.r.with.tools.b"),
+    ('extensions: {r: {with: {tools: {"a*": {limit: 30}}}}}', "extensions.r.with.tools.a*"),
     ("extensions: {r: {on_error: stop}}", "extensions.r.on_error"),
-    ('tools: {"pay_*": {failure: {text_prefix: {$append: [Failed]}}}}', "tools.pay_*.failure.text_prefix"),
 ]
 LOOSER = [
     ("extensions: {r: {with: {limit: 41}}}", "extensions.r.with.limit"),
@@ -52,6 +58,8 @@ LOOSER = [
     ("extensions: {r: {with: {ladder: {stop: {$delete: true}}}}}", "extensions.r.with.ladder.stop"),
     ("extensions: {r: {with: {tools: {b: {limit: 99}}}}}", "extensions.r.with.tools.b"),
     ("extensions: {r: {with: {tools: {a: {limit: 8}}}}}", "extensions.r.with.tools.a.limit"),
+    ('extensions: {r: {with: {tools: {"?": {limit: 41}}}}}', "extensions.r.with.tools.?"),
+    ("extensions: {r: {with: {tools: {$delete: true}}}}", "extensions.r.with.tools.a"),
     ("extensions: {r: {mode: warn}}", "extensions.r.mode"),
     ("defaults: {mode: shadow}", "extensions.r.mode"),
     ("defaults: {mode: {$env: MODE}}", "extensions.r.mode"),
@@ -78,8 +86,13 @@ LOOSER = [
 OTHER = [
     ("extensions: {r: {use: watch, with: {word: y}}}", "extensions.r.use"),
     ("extensions: {r: {with: {kinds: [c]}}}", "extensions.r.with.kinds"),
-    ("extensions: {r: {with: {tools: {b: {limit: 5}}}}}", "extensions.r.with.tools.b"),
+    ("extensions: {r: {with: {unsaid: 5}}}", "extensions.r.with.unsaid"),
+    ("extensions: {r: {with: {hosts: {b: 5}}}}", "extensions.r.with.hosts.b"),
     ("extensions: {r: {when: {tool: [sql]}}}", "extensions.r.when.tool"),
+    ("extensions: {r: {when: {tool: {$append: [sql]}}}}", "extensions.r.when.tool"),
+    ("extensions: {r: {when: {agent: {$delete: true}}}}", "extensions.r.when.agent"),
+    ('tools: {"pay_*": {failure: {text_prefix: {$append: [Failed]}}}}', "tools.pay_*.failure.text_prefix"),
+    ('tools: {"se?": {effect: exec}}', "tools.se?.effect"),
     ("extensions: {r: {order: {after: other}}}", "extensions.r.order.after"),
     ("tools: {look: {effect: read}}", "tools.look.effect"),
     ("extensions: {r: {timeout: 10ms}}", "extensions.r.timeout"),
@@ -206,7 +219,7 @@ def test_an_overlay_may_lock_and_holds_those_above_it(
 
 
 def test_rules_that_nobody_locked_are_free(layered: Callable[..., Policy]) -> None:
-    over = "extensions: {other: {mode: disabled}, more: {use: watch, with: {word: z}}}\nwind_down: {rounds: 9}\n"
+    over = "extensions: {other: {mode: disabled}, more: {use: watch, with: {word: z}}}\nlanguage: zh\n"
     assert len(layered(LOCKED, over).rules) == 3
 
 
@@ -340,6 +353,133 @@ def test_a_class_counts_as_any_character() -> None:
 def test_a_pattern_that_covers_another_matches_all_its_names(one: str, other: str) -> None:
     if covers(one, other):
         assert all(fnmatchcase(name, one) for name in NAMES if fnmatchcase(name, other))
+
+
+KEYS = st.lists(st.text("ab*?[]!", min_size=1, max_size=4), unique=True, max_size=4).map(tuple)
+
+
+def held(name: str, keys: tuple[str, ...]) -> str | None:
+    return name if name in keys else next((key for key in keys if fnmatchcase(name, key)), None)
+
+
+@given(KEYS, KEYS)
+def test_no_pair_of_entries_that_hold_for_one_name_is_missing(one: tuple[str, ...], other: tuple[str, ...]) -> None:
+    found = {*pairs(one, other), (None, None)}
+    patterns = {key for key in (*one, *other) if is_pattern(key)}
+    assert {(held(name, one), held(name, other)) for name in NAMES if name not in patterns} <= found
+
+
+@given(KEYS)
+def test_mappings_with_the_same_keys_in_the_same_order_hold_the_same(keys: tuple[str, ...]) -> None:
+    assert all(one == other for one, other in pairs(keys, keys))
+
+
+LIMITS = st.dictionaries(st.text("ab*?", min_size=1, max_size=3), st.integers(1, 4), min_size=1, max_size=4)
+NONE = 9
+
+
+def limit(name: str, limits: dict[str, int]) -> int:
+    key = held(name, tuple(limits))
+    return NONE if key is None else limits[key]
+
+
+@given(LIMITS, LIMITS)
+def test_limits_by_pattern_are_judged_by_what_is_in_force_for_every_name(
+    old: dict[str, int], new: dict[str, int]
+) -> None:
+    """Of all names that only the patterns tell apart, those with up to six letters are a sample."""
+    schema = ToolCallLimit.options
+    verdicts = {change.verdict for change in changes(schema, {"tools": old}, {"tools": new}, ())}
+    patterns = {key for key in (*old, *new) if is_pattern(key)}
+    in_force = [(limit(name, old), limit(name, new)) for name in NAMES if name not in patterns]
+    if any(now > was for was, now in in_force):
+        assert "looser" in verdicts
+    if any(now < was for was, now in in_force):
+        assert verdicts & {"tighter", "looser"}
+    if verdicts and not verdicts & {"looser", "other"}:
+        assert all(now <= was for was, now in in_force)
+
+
+@pytest.mark.parametrize(
+    ("rule", "old", "new", "found"),
+    [
+        (ToolCallLimit, {"a*": 1}, {"ab": 50, "a*": 1}, {("tools.ab", "looser")}),
+        (ToolCallLimit, {"ab": 50, "a*": 1}, {"a*": 1}, {("tools.ab", "tighter")}),
+        (ToolCallLimit, {"a*": 9}, {"ab": 5, "a*": 9}, {("tools.ab", "tighter")}),
+        (ToolCallLimit, {"a*": 9}, {"ab": 9, "a*": 9}, set()),
+        (ToolCallLimit, {"pay_*": 1, "*_now": 50}, {"*_now": 50, "pay_*": 1}, {("tools", "looser")}),
+        (ToolCallLimit, {"*_now": 50, "pay_*": 1}, {"pay_*": 1, "*_now": 50}, {("tools", "tighter")}),
+        (ToolCallLimit, {"pay_*": 1, "get_*": 50}, {"get_*": 50, "pay_*": 1}, set()),
+        (ToolCallLimit, {"*": 5}, {"a": 4, "b": 6, "*": 5}, {("tools.a", "tighter"), ("tools.b", "looser")}),
+        (
+            StallDetector,
+            {"pay_*": {"repeat": {"deny": 2}}, "*_now": {"repeat": {"deny": 9}}},
+            {"*_now": {"repeat": {"deny": 9}}, "pay_*": {"repeat": {"deny": 2}}},
+            {("tools", "looser")},
+        ),
+        (
+            StallDetector,
+            {"pay_*": {"results": "ignore"}, "*_now": {"results": "compare"}},
+            {"*_now": {"results": "compare"}, "pay_*": {"results": "ignore"}},
+            {("tools", "other")},
+        ),
+        (
+            CostBudget,
+            {"a*": {"input": 1, "output": 2}, "*b": {"input": 3, "output": 4}},
+            {"*b": {"input": 3, "output": 4}, "a*": {"input": 1, "output": 2}},
+            {("prices", "other")},
+        ),
+    ],
+)
+def test_the_first_pattern_that_matches_is_in_force(
+    rule: type[Extension], old: dict[str, Any], new: dict[str, Any], found: set[tuple[str, str]]
+) -> None:
+    name = "prices" if rule is CostBudget else "tools"
+    told = list(changes(rule.options, {name: old}, {name: new}, ()))
+    assert {(".".join(map(str, change.path)), change.verdict) for change in told} == found
+
+
+def test_a_mapping_whose_keys_may_mean_anything_is_not_tighter_in_another_order(
+    layered: Callable[..., Policy], registry: Any
+) -> None:
+    low = "extensions: {r: {use: call_limit, with: {hosts: {HOSTS}}}}"
+    before, after = layered(low.replace("HOSTS", "a: 1, b: 2")), layered(low.replace("HOSTS", "b: 2, a: 1"))
+    found = compare(before, after, looking(registry, before), TODAY)
+    assert [(one.path, one.verdict) for one in found] == [("extensions.r.with.hosts", "other")]
+
+
+@pytest.mark.parametrize(
+    ("setting", "one", "other", "verdict"),
+    [
+        ("tools", '"pay_*": {timeout: 1s}', '"*_now": {timeout: 9s}', "looser"),
+        ("tools", '"*_now": {timeout: 9s}', '"pay_*": {timeout: 1s}', "tighter"),
+        ("tools", '"pay_*": {effect: read}', '"*_now": {effect: exec}', "other"),
+        ("models", '"small-*": {window: 900}', '"*-now": {window: 90000}', "other"),
+    ],
+)
+def test_patterns_of_settings_in_another_order_are_a_difference(
+    layered: Callable[..., Policy], registry: Any, setting: str, one: str, other: str, verdict: str
+) -> None:
+    rule = "extensions: {r: {use: call_limit}}"
+    before = layered(f"{setting}: {{{one}, {other}}}\n{rule}")
+    after = layered(f"{setting}: {{{other}, {one}}}\n{rule}")
+    found = compare(before, after, looking(registry, before), TODAY)
+    assert [(difference.path, difference.verdict) for difference in found] == [(setting, verdict)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [("10m", "20m", "looser"), ("20m", "10m", "tighter"), ("90s", "1m", "tighter"), ("60s", "1m", None)],
+)
+def test_a_duration_is_compared_as_a_time(old: str, new: str, verdict: str | None) -> None:
+    found = changes(WallClock.options, {"stop": old}, {"stop": new}, ())
+    assert [(change.path, change.verdict) for change in found] == ([(("stop",), verdict)] if verdict else [])
+
+
+def test_an_option_whose_absence_means_something_unknown_is_neither_tighter_nor_looser() -> None:
+    schema = {"n": {"type": "integer", "min": 1, "max": 9, "meta": {"stricter": "higher"}}}
+    assert [change.verdict for change in changes(schema, {}, {"n": 2}, ())] == ["other"]
+    assert [change.verdict for change in changes(schema, {"n": 2}, {}, ())] == ["other"]
 
 
 @pytest.mark.parametrize(("one", "other"), [("*a*", "[!a]*"), ("se?", "se*"), ("*", "x"), ("a*", "a?[b]")])

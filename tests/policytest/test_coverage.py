@@ -25,10 +25,11 @@ extensions:
 def covered(tmp_path):
     """Return what tests with so many equal calls (and then an answer) cover, by rule."""
 
-    def measure(*counts: int, tool: str = "look", policy: str = POLICY, test: str = ""):
+    def measure(*counts: int, tool: str = "look", policy: str = POLICY, test: str = "", expect: str = ""):
         (tmp_path / "house.yaml").write_text(policy)
         tests = "".join(
-            f"  - name: number {index}\n    expect: [{{outcome: {'stopped' if count >= 3 else 'completed'}}}]\n"
+            f"  - name: number {index}\n"
+            f"    expect: [{{outcome: {'stopped' if count >= 3 else 'completed'}}}{expect}]\n"
             f"    turns: [{{times: {count}, calls: [{{tool: {tool}}}]}}, {{text: done}}]\n{test}"
             for index, count in enumerate(counts)
         )
@@ -95,7 +96,8 @@ def test_a_rule_that_only_hears_of_other_tools_is_not_asked(covered):
 
 
 def test_a_test_in_which_the_rule_fails_covers_nothing_of_it(covered):
-    item = covered(1, test="    faults: {stall_detector: timeout}\n").rules[1]
+    fault = {"test": "    faults: {stall_detector: timeout}\n", "expect": ", {error: stall_detector}"}
+    item = covered(1, **fault).rules[1]
     assert (item.evaluated, item.errored, any(item.goals)) == (0, 1, False)
 
 

@@ -150,6 +150,12 @@ def test_a_human_answers_as_the_test_says(failures):
     assert failures("{outcome: completed, executed: 3}", **asks, test="    human: refuses\n") == []
 
 
+@pytest.mark.parametrize("answer", ["approves", "refuses"])
+def test_a_human_whom_nothing_asks_fails_the_test(failures, answer):
+    found = failures("{outcome: completed}", options="{ask: 9}", test=f"    human: {answer}\n")
+    assert found == [f"a human {answer}, but nothing asked one"]
+
+
 # ---- what proves nothing
 
 
@@ -162,6 +168,36 @@ def test_a_rule_whose_selector_is_misspelt_cannot_pass_as_allowing(failures):
     (failure,) = failures("{at: 3, rule: counting, action: deny}", more=more)
     assert failure == "counting should deny in round 3, but it is never asked: its selector is tool loook"
     assert failures("{allow: counting}", more="    when: {tool: look}\n", options="{stop: 9}") == []
+
+
+def test_a_rule_whose_agent_is_misspelt_cannot_pass_as_allowing(failures):
+    more = "    when: {agent: planer}\n"
+    (failure,) = failures("{allow: counting}", more=more, test="    agent: planner\n")
+    assert failure.endswith("it is never asked: its selector is agent planer: that proves nothing")
+
+
+def test_a_rule_is_not_allowing_what_its_selector_leaves_out(failures):
+    turns = "[{calls: [{tool: look}]}, {calls: [{tool: fetch}]}, {text: done}]"
+    more = "    when: {tool: look}\n"
+    (failure,) = failures("{allow: counting, tool: fetch}", more=more, turns=turns)
+    assert failure.endswith("it is never asked: its selector is tool look: that proves nothing")
+    assert failures("{allow: counting, tool: look}", more=more, turns=turns) == []
+
+
+def test_a_rule_that_only_fails_allows_nothing(failures):
+    more = "    on_error: allow\n"
+    assert failures("{allow: counting}, {error: counting}", more=more, test="    faults: {counting: raise}\n") == [
+        "counting should allow this, but it fails whenever it is asked: that proves nothing"
+    ]
+
+
+def test_a_misspelt_code_is_an_answer_that_is_never_given(failures):
+    assert failures("{at: [3, 4], rule: counting, action: deny, code: countng}") == [
+        "counting should deny (countng) in round 3, 4, but never does"
+    ]
+    assert failures("{outcome: stopped, code: countng}", options="{stop: 2}") == [
+        "the run should be stopped by code countng, but is by counting"
+    ]
 
 
 def test_hearing_that_a_run_begins_is_not_being_asked(failures):
@@ -204,8 +240,18 @@ def test_an_injected_fault_is_answered_by_on_error(failures, fault, rule):
 def test_other_rules_decide_beside_a_failing_one(failures):
     more = "    on_error: allow\n  step_limit: {with: {max_steps: 3}}\n"
     test = "    faults: {counting: raise}\n"
-    assert failures("{outcome: stopped, rule: step_limit}, {at: 4, rule: step_limit, action: stop}",
-                    more=more, test=test) == []  # fmt: skip
+    expect = "{outcome: stopped, rule: step_limit}, {at: 4, rule: step_limit, action: stop}"
+    assert failures(f"{expect}, {{error: counting}}", more=more, test=test) == []
+
+
+def test_every_fault_that_happened_must_be_expected(failures):
+    more = "  stall_detector: {}\n"
+    test = "    faults: {counting: timeout, stall_detector: nonsense}\n"
+    (failure,) = failures("{error: counting}", more=more, test=test)
+    assert failure.startswith("stall_detector fails in round 0")
+    assert failures("{error: counting}, {error: stall_detector}", more=more, test=test) == []
+    answer = "{at: 1, rule: stall_detector, action: deny, code: extension_error}"
+    assert failures(f"{{error: counting}}, {answer}", more=more, test=test) == []
 
 
 def test_a_fault_that_is_never_met_fails_the_test(failures):

@@ -64,6 +64,9 @@ def test_a_test_is_read_with_what_it_says(tmp_path):
         (with_expectation("{alow: x}"), '9 S204 tests[0].expect[0].alow did you mean "allow"?'),
         (with_expectation("{at: 1, rule: x, action: denny}"), '9 S202 tests[0].expect[0].action did you mean "deny"?'),
         (with_expectation("{at: [1, 0], rule: step_limit, action: deny}"), "9 S205 tests[0].expect[0].at[1]"),
+        (with_expectation("{allow: true}"), "9 S201 tests[0].expect[0].allow"),
+        (with_expectation("{allow: ''}"), "9 S206 tests[0].expect[0].allow"),
+        (with_expectation("allow"), "9 S201 tests[0].expect[0]"),
         (with_expectation("{outcome: complete}"), '9 S202 tests[0].expect[0].outcome did you mean "completed"?'),
         (HEAD + TEST + "    faults: {step_limit: rais}\n", '10 S202 tests[0].faults.step_limit did you mean "raise"?'),
     ],
@@ -101,6 +104,7 @@ def test_a_name_that_nothing_has_is_an_error_with_a_suggestion(problems, text, p
         "{at: 1, rule: step_limit, action: deny, wants: deny}",
         "{at: 1, rule: step_limit, action: deny, until: 3}",
         "{allow: step_limit, at: 3}",
+        "{tool: look}",
         "{allow: step_limit, code: repeat}",
         "{outcome: completed, at: 3}",
     ],
@@ -124,8 +128,46 @@ def test_a_policy_that_cannot_be_used_is_reported_at_its_own_place(tmp_path):
     assert (problem.position.file, problem.position.line) == (str(tmp_path / "house.yaml"), 4)
 
 
+MISSPELT = (
+    ("PolicyTest\n", "PolicyTst\n", "S210", 'did you mean "PolicyTest"?'),
+    ("policy: default", "policy: defualt", "M301", 'did you mean "default"?'),
+    ("calls:", "call:", "S204", 'did you mean "calls"?'),
+    ("effect: poll", "effect: pol", "S202", 'did you mean "poll"?'),
+    ("{look: {effect", "{lok: {effect", "T902", 'did you mean "lo'),
+    ("tool: look,", "tool: lok,", "T902", 'did you mean "look"?'),
+    ("allow: stall_detector", "alow: stall_detector", "S204", 'did you mean "allow"?'),
+    ("allow: stall_detector", "allow: stal_detector", "T901", 'did you mean "stall_detector"?'),
+    ("rule: step_limit", "rule: step_limt", "T901", 'did you mean "step_limit"?'),
+    ("action: stop", "action: stp", "S202", 'did you mean "stop"?'),
+    ("outcome: completed", "outcome: complete", "S202", 'did you mean "completed"?'),
+    ("faults: {step_limit", "faults: {step_limt", "T901", 'did you mean "step_limit"?'),
+    ("step_limit: raise", "step_limit: rise", "S202", 'did you mean "raise"?'),
+    ("pace: 2s", "pace: 2 s", "S207", "write 250ms"),
+)
+
+
+@pytest.mark.parametrize(("right", "wrong", "code", "advice"), MISSPELT)
+def test_no_misspelt_name_of_a_whole_file_is_passed_over(problems, right, wrong, code, advice):
+    assert WHOLE.count(right)
+    assert any(f" {code} " in found and advice in found for found in problems(WHOLE.replace(right, wrong, 1)))
+
+
+@pytest.mark.parametrize("selector", ["lok", "loo", "Look", "look?", "[look]x", "l*d"])
+def test_an_expectation_about_calls_that_no_turn_makes_is_an_error(problems, selector):
+    for form in ("allow: step_limit", "at: 1, rule: step_limit, action: stop"):
+        (found,) = problems(with_expectation(f"{{{form}, tool: '{selector}'}}"))
+        assert found.startswith("9 T902 tests[0].expect[0].tool")
+
+
 def test_json_is_read_too(problems):
     assert problems('{"kind": "PolicyTest"}', "a.json")[0].endswith("apiVersion write `apiVersion: policyengine/v1`")
+
+
+def test_a_file_that_is_named_like_tests_is_read_unless_it_is_a_policy(tmp_path):
+    kinds = {"a": "kind: PolicyTset", "b": "kind: Policy", "c": 'kind: "Overlay"', "d": "knid: PolicyTest", "e": ""}
+    for name, text in kinds.items():
+        (tmp_path / f"{name}.test.yaml").write_text(f"apiVersion: policyengine/v1\n{text}\n")
+    assert [path.name[0] for path in find_files([str(tmp_path)])] == ["a", "d", "e"]
 
 
 def test_below_a_directory_only_files_of_the_kind_are_found(tmp_path):
