@@ -1,7 +1,7 @@
 """Write the parts of the documentation that the code already says: `python docs/generate.py`.
 
-Knows: hookspecs, the table of codes and the example of each, the policy schema, verdicts, the headings of decision
-records.
+Knows: hookspecs, the table of codes and the example of each, the policy schema, options of extensions and of verbs,
+verdicts, the headings of decision records.
 Must not know: anything that is not in the code; prose belongs into the pages.
 
 A page is generated whole, or between `<!-- generated: NAME -->` and `<!-- end -->`. `tests/test_docs.py` fails where a
@@ -17,19 +17,33 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import click
 import msgspec
+import yaml
 from loguru import logger
 
 from policyengine import messages
 from policyengine.actions import RANKS
+from policyengine.cli import cli
 from policyengine.cli.explain_error import described
+from policyengine.extensions import BUILTIN
 from policyengine.hooks import HOOKS, HookPoint, HookSpecs
+from policyengine.ladder import RUNGS
 from policyengine.mistakes import FAMILIES
 from policyengine.outcome import Outcome
 from policyengine.parsing.verdict import WARNING_KINDS, Verdict
+from policyengine.policy.about import ABOUT
 from policyengine.policy.codes import CODES
 from policyengine.policy.model import Policy
-from policyengine.policy.schema import EXCEPTION, LATER, LATER_VALUES, RULE, SETTINGS, TOOL
+from policyengine.policy.schema import (
+    EXCEPTION,
+    OVERLAY_HEADER,
+    POLICY_HEADER,
+    RULE,
+    SETTINGS,
+    TOOL,
+    Schema,
+)
 from policyengine.runstate import StopReason
 from policyengine.snapshot import PolicySnapshot
 from policyengine.visible import clean
@@ -163,8 +177,15 @@ def _payloads() -> str:
     for kind in PAYLOADS:
         fields = ", ".join(_field(field) for field in msgspec.structs.fields(kind))
         about = " ".join((inspect.getdoc(kind) or "").split())
-        lines += [f"### {kind.__name__}", "", about, "", f"Fields: {fields}.", ""]
+        told = [f"`{name}` ({_first_line(item)})" for name, item in vars(kind).items() if isinstance(item, property)]
+        more = f" Told by them: {', '.join(told)}." if told else ""
+        lines += [f"### {kind.__name__}", "", about, "", f"Fields: {fields}.{more}", ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _first_line(item: property) -> str:
+    text = (inspect.getdoc(item) or "").split("\n")[0].rstrip(".")
+    return f"{text[:1].lower()}{text[1:]}"
 
 
 def _field(field: msgspec.structs.FieldInfo) -> str:
@@ -208,13 +229,6 @@ def exception_section() -> str:
     return _table(("key", "type"), rows)
 
 
-def later_section() -> str:
-    """Return the keys and values that are refused because they do not work yet."""
-    keys = [f"* `{'.'.join(path).replace('*', 'ID')}`" for path in LATER]
-    values = [f"* `{'.'.join(path)}: {value}`" for path, known in LATER_VALUES.items() for value in known]
-    return "\n".join([*keys, *values])
-
-
 def verdicts_section() -> str:
     """Return the table of verdicts and the warning each one becomes."""
     kinds = Verdict.__annotations__["kind"]
@@ -245,7 +259,8 @@ def _type(rule: Mapping[str, Any]) -> str:
     if form == "duration":
         return "duration"
     if "allowed" in rule:
-        return " or ".join(f"`{value}`" for value in rule["allowed"])
+        values = [f"`{value}`" for value in rule["allowed"]]
+        return f"list of {', '.join(values)}" if rule["type"] == "list" else " or ".join(values)
     kinds = rule["type"] if isinstance(rule["type"], list) else [rule["type"]]
     names = {"string": "text", "integer": "whole number", "dict": "mapping", "list": "list of texts"}
     text = " or ".join(names.get(kind, kind) for kind in kinds)
@@ -260,10 +275,155 @@ def _type(rule: Mapping[str, Any]) -> str:
 
 
 def _default(rule: Mapping[str, Any]) -> str:
-    if "default" not in rule:
-        return ""
-    value = rule["default"]
-    return f"`{str(value) if not isinstance(value, str) else value}`"
+    return f"`{_yaml(rule['default'])}`" if "default" in rule else ""
+
+
+def _yaml(value: Any) -> str:
+    """Return a value as a policy says it, on one line; a text as it is."""
+    if isinstance(value, str):
+        return value
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
+
+
+# ---- settings.md
+
+
+def settings_page() -> str:
+    """Return every key of a policy file with what it means, and every option of the built-in extensions."""
+    lines = [SETTINGS_HEAD]
+    lines += ["## The head of a file", "", _keys((), {**POLICY_HEADER, **OVERLAY_HEADER, **_KINDS}), ""]
+    plain = {name: rule for name, rule in SETTINGS.items() if not _inner(rule)}
+    lines += ["## Single settings", "", _keys((), plain), ""]
+    for name, rule in SETTINGS.items():
+        if step := _inner(rule):
+            lines += [f"## `{name}`", "", ABOUT[name], "", _keys((name, *step[0]), step[1]), ""]
+    lines += [OPTIONS_HEAD]
+    for cls in BUILTIN:
+        lines += [f"### {cls.name}", "", f"{_summary(cls)} [More](extensions/{cls.name}.md)", ""]
+        rows = list(_option_rows("", cls.options))
+        lines += [_table(("option", "type", "default", "stricter"), rows) if rows else "It has no options.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+SETTINGS_HEAD = """\
+<!-- Written by docs/generate.py from policyengine/policy and the extensions; edit those and run the script. -->
+# Settings
+
+Every key of a policy file, from the schema that files are checked with.
+[policy-format.md](policy-format.md) explains layers and what belongs together; here each key stands by itself.
+`*` stands for any name, or for each item of a list.
+A duration is a number with a unit: `250ms`, `10s`, `2m`, `1h`.
+"""
+
+OPTIONS_HEAD = """\
+## Options of the built-in guards
+
+What stands under `with:` of a rule that uses them; the page of each says what the options mean.
+A ladder is a mapping of rungs to numbers ([concepts.md](concepts.md#the-ladder)).
+*Stricter* is the direction in which a [locked](policy-format.md#locked-rules) rule may still be changed.
+"""
+
+_KINDS: Schema = {"kind": {"type": "string", "allowed": ["Policy", "Overlay"], "required": True}}
+
+
+def _inner(rule: Mapping[str, Any]) -> tuple[tuple[str, ...], Mapping[str, Any]] | None:
+    """Return the keys inside a setting with the steps that lead to them, or nothing where it is one value."""
+    schema, each = rule.get("schema"), rule.get("valuesrules") or {}
+    if rule.get("type") == "list" and schema and "schema" in schema:
+        return ("*",), schema["schema"]
+    if rule.get("type") == "dict" and (schema or each.get("schema")):
+        return ((), schema) if schema else (("*",), each["schema"])
+    return None
+
+
+def _keys(path: tuple[str, ...], schema: Mapping[str, Any]) -> str:
+    return _table(("key", "type", "default", "what it says"), list(_key_rows(path, schema)))
+
+
+def _key_rows(path: tuple[str, ...], schema: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    for name, rule in schema.items():
+        here = (*path, name)
+        key = ".".join(here)
+        if here == ("models", "*", "parsing"):
+            yield f"`{key}`", "mapping, as [`parsing`](#parsing)", "", ABOUT[key]
+        elif step := _inner(rule):
+            if step[0]:
+                yield f"`{key}`", _type(rule), _default(rule), ABOUT[key]
+            yield from _key_rows((*here, *step[0]), step[1])
+        else:
+            needed = "required" if rule.get("required") else _default(rule)
+            yield f"`{key}`", _type(rule), needed, ABOUT[key]
+
+
+def _option_rows(path: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    for name, rule in schema.items():
+        key = f"{path}{name}"
+        needed = "required" if rule.get("required") else _default(rule)
+        stricter = (rule.get("meta") or {}).get("stricter", "")
+        step = _inner(rule)
+        if step is None:
+            yield f"`{key}`", _type(rule), needed, stricter
+            continue
+        rungs = [rung for rung in RUNGS if rung in step[1]]
+        if len(rungs) > 1:
+            number = step[1][rungs[0]]
+            kind = f"ladder of {', '.join(f'`{rung}`' for rung in rungs)}: {_type(number)}"
+            yield f"`{key}`", kind, needed, number.get("meta", {}).get("stricter", "")
+        else:
+            yield f"`{key}`", _type(rule), needed, stricter
+            rungs = []
+        rest = {inner: each for inner, each in step[1].items() if inner not in rungs}
+        yield from _option_rows(".".join((key, *step[0], "")), rest)
+
+
+def _summary(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
+
+
+# ---- cli-options.md
+
+
+def options_page() -> str:
+    """Return every verb of the command line with all its options."""
+    lines = [CLI_HEAD]
+    context = click.Context(cli, info_name="policyengine")
+    for name, command, inside in _verbs(cli, context):
+        usage = " ".join(command.collect_usage_pieces(inside))
+        lines += [f"## {name}", "", f"`policyengine {name} {usage}`", "", _summary_of(command), ""]
+        rows = [_option(item, inside) for item in command.get_params(inside) if isinstance(item, click.Option)]
+        lines += [_table(("option", "what it does"), [row for row in rows if "`--help`" not in row[0]]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+CLI_HEAD = """\
+<!-- Written by docs/generate.py from policyengine/cli; edit that and run the script. -->
+# Options of the command line
+
+Every verb with all its options, as `policyengine VERB --help` says them.
+[cli.md](cli.md) has examples, exit codes and machine output.
+"""
+
+
+def _verbs(group: click.Group, context: click.Context, before: str = "") -> Iterator[tuple[str, click.Command, Any]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inside = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            yield from _verbs(command, inside, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command, inside
+
+
+def _summary_of(command: click.Command) -> str:
+    return " ".join((command.help or "").partition("\n\n")[0].split())
+
+
+def _option(option: click.Option, context: click.Context) -> tuple[str, str]:
+    record = option.get_help_record(context)
+    names, text = record if record else (", ".join(option.opts), "")
+    return ", ".join(f"`{name}`" for name in names.split(", ")), " ".join(text.split())
 
 
 # ---- errors.md
@@ -295,7 +455,7 @@ Some documents are shortened, where a problem is one of size.
 
 
 def _error(code: Mapping[str, Any]) -> str:
-    warning = " (a warning)" if code["severity"] == "warning" else ""
+    warning = {"warning": " (a warning)", "info": " (for your information)"}.get(code["severity"], "")
     lines = [f"### {code['code']}", "", f"{code['meaning']}{warning}", ""]
     lines += [code["unseen"], ""] if code["unseen"] else []
     lines += [f"With the environment variable `{name}={text}`:\n" for name, text in code["env"].items()]
@@ -331,6 +491,7 @@ def decisions_page() -> str:
         "A record says what the problem was, what was decided, what was rejected and what follows.",
         "A decision is changed by a new record that names the old one.",
         "",
+        "<!-- toctree: Records -->",
     ]
     for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
         title = path.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
@@ -344,6 +505,8 @@ def decisions_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "hooks.md": hooks_page,
     "errors.md": errors_page,
+    "settings.md": settings_page,
+    "cli-options.md": options_page,
     "decisions/README.md": decisions_page,
 }
 """Pages that are generated whole."""
@@ -354,7 +517,6 @@ SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
         "rule": rule_section,
         "tool": tool_section,
         "exception": exception_section,
-        "later": later_section,
         "codes": codes_section,
     },
     "concepts.md": {"verdicts": verdicts_section},
