@@ -6,9 +6,13 @@ Knows: how a table is printed. Must not know: what is in it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from policyengine.cli.output import table, terminal
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+"""Where a document holds tables."""
 
 
 class Check(NamedTuple):
@@ -54,3 +58,18 @@ def what_is_asked(checks: Iterable[Check], title: str = "What is asked") -> Grid
     """Return the table of what is asked."""
     rows = ((check.asked, check.found, "yes" if check.holds else "NO") for check in checks)
     return Grid(title, ("asked", "found", "holds"), tuple(rows))
+
+
+def update(path: Path, grids: Iterable[Grid]) -> None:
+    """Write tables between the marks of a document.
+
+    Raises:
+        ValueError: it has no marks.
+    """
+    text = path.read_text(encoding="utf-8")
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not end:
+        raise ValueError(f"{path} has no {BEGIN} and {END}")
+    tables = "\n".join(map(as_markdown, grids))
+    path.write_text(f"{head}{begin}\n\n{tables}\n{end}{tail}", encoding="utf-8")

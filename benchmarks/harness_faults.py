@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--recordings", type=Path, required=True, metavar="DIR", help="folder that holds the sets")
     parser.add_argument("--check", action="store_true", help="exit 1 unless every condition at the end holds")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown, as in docs/evidence.md")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown, as in docs/evidence-histories.md")
     arguments = parser.parse_args(argv)
     folder = arguments.recordings / SET
     try:

@@ -92,14 +92,14 @@ def policy_outcomes(runs: Sequence[Recorded], policy: str) -> list[Outcome]:
 
 def rule_outcomes(runs: Sequence[Recorded], rule: Rule) -> list[Outcome]:
     """Ask a naive rule about every run. It only stops: it refuses nothing."""
-    outcomes = []
-    for run in runs:
-        turn = rule(run.history)
-        if turn is None:
-            outcomes.append(Outcome(run.recording.label, run.history.turns, False))
-        else:
-            outcomes.append(_stopped(run, turn, turn + 1, ""))
-    return outcomes
+    return [outcome_at(run, rule(run.history)) for run in runs]
+
+
+def outcome_at(run: Recorded, turn: int | None) -> Outcome:
+    """Return what becomes of a run that is stopped after a turn and its calls, or never."""
+    if turn is None:
+        return Outcome(run.recording.label, run.history.turns, False)
+    return _stopped(run, turn, turn + 1, "")
 
 
 def add_up(outcomes: Sequence[Outcome]) -> Totals:

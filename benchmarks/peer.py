@@ -41,18 +41,30 @@ def sdk_version() -> str:
         return ""
 
 
-def make_peers(count: int) -> list[Peer]:
-    """Return so many conversations without events. The SDK's models are kept as plain as it allows."""
+def new_state() -> Any:
+    """Return the state of a conversation without events, kept in memory."""
     # Read at import: no request for a price list, no banner.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("OPENHANDS_SUPPRESS_BANNER", "1")
-    sdk, pydantic = import_module("openhands.sdk"), import_module("pydantic")
+    sdk = import_module("openhands.sdk")
     conversation = import_module("openhands.sdk.conversation.state").ConversationState
-    detector = import_module("openhands.sdk.conversation.stuck_detector").StuckDetector
-    event, llm, tool = (import_module(f"openhands.sdk.{name}") for name in ("event", "llm", "tool.schema"))
     store = import_module("openhands.sdk.io").InMemoryFileStore
     workspace = import_module("openhands.sdk.workspace").LocalWorkspace
     logging.getLogger("openhands").setLevel(logging.ERROR)
+    return conversation.create(
+        id=uuid4(),
+        agent=sdk.Agent(llm=sdk.LLM(model="none", api_key="none"), tools=[]),
+        workspace=workspace(working_dir="."),
+        file_store=store(),
+    )
+
+
+def make_peers(count: int) -> list[Peer]:
+    """Return so many conversations without events. The SDK's models are kept as plain as it allows."""
+    states = [new_state() for _ in range(count)]
+    pydantic = import_module("pydantic")
+    detector = import_module("openhands.sdk.conversation.stuck_detector").StuckDetector
+    event, llm, tool = (import_module(f"openhands.sdk.{name}") for name in ("event", "llm", "tool.schema"))
 
     fields = {"path": str, "query": str, "options": dict[str, Any], "first_line": int, "last_line": int}
     action_type = pydantic.create_model(
@@ -78,13 +90,4 @@ def make_peers(count: int) -> list[Peer]:
         )
         return action, observation
 
-    peers = []
-    for _ in range(count):
-        state = conversation.create(
-            id=uuid4(),
-            agent=sdk.Agent(llm=sdk.LLM(model="none", api_key="none"), tools=[]),
-            workspace=workspace(working_dir="."),
-            file_store=store(),
-        )
-        peers.append(Peer(state, detector(state), make))
-    return peers
+    return [Peer(state, detector(state), make) for state in states]

@@ -27,11 +27,12 @@ import msgspec
 
 from benchmarks.grids import Check, Grid, show, what_is_asked
 from benchmarks.samples import sample
-from benchmarks.stats import exact
+from policyengine.backtest.stats import exact
 from policyengine.identity import call_identity
 from policyengine.messages import ModelResponse, ToolCall
 from policyengine.parsing import Mode, Verdict, parse_response, settle_guess
 from policyengine.parsing.forms import Form
+from policyengine.recordings import bfcl, medagentbench, mint
 
 LABELS = Path(__file__).parent / "labels"
 SET = "agentdojo_malformed"
@@ -41,13 +42,9 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "text": {"protocol": "text"},
 }
 SAMPLES: dict[str, tuple[Form, ...]] = {
-    "mint": (Form("tag", "execute", "code"), Form("tag", "solution", "answer", answer=True)),
-    "bfcl_malformed": (Form("python"), Form("prose", answer=True)),
-    "medagentbench": (
-        Form("line", "GET", "url"),
-        Form("line", "POST", "url", "payload"),
-        Form("call", "FINISH", "answers", answer=True),
-    ),
+    "mint": mint.FORMS,
+    "bfcl_malformed": bfcl.FORMS,
+    "medagentbench": medagentbench.FORMS,
 }
 """Sets of which a sample of the malformed turns is labelled, with the protocol that their prompts declare."""
 READS = ("get_", "search_", "read_", "list_")

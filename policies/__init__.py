@@ -1,1 +1,4 @@
-"""Shipped policies: `default`, `cautious`, `unattended`. Each file says when to use it."""
+"""Shipped policies: `default`, `cautious`, `unattended`, the rungs of a rollout, and other systems' rules in `peers/`.
+
+Each file says when to use it.
+"""

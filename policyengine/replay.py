@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import msgspec
 
 from policyengine.actions import EndStep, Hint, Record, Rewrite, Stop, WindDown
 from policyengine.decision import Decision, Vote
+from policyengine.identity import call_identity
 from policyengine.messages import Batch, ModelRequest, ModelResponse, ToolCall, ToolResult, Usage
 from policyengine.outcome import Outcome
 from policyengine.parsing.guess import settle_guess
@@ -83,7 +84,10 @@ class ReplayReport(msgspec.Struct, frozen=True):
     `iterations` and `calls` count the whole recording, `outcome` is how it ended. `stop` is the first decision that
     would have ended the run; a wind-down counts where it is decided, because without a reaction its refusal rounds end
     the run. `interventions` go up to that point, hints included, as does `denied_succeeded`: calls that would have been
-    refused and had succeeded. `tokens_after_stop` are the tokens of later responses, null without recorded usage.
+    refused and had succeeded. `tokens` are those of all responses and `tokens_after_stop` those of later ones, null
+    without recorded usage. `new_calls_after_stop` counts the calls of later rounds that ran and were unlike every call
+    before: the run was still at work. `recovered` counts the calls that the parser reads where the recording shows that
+    nobody did.
     """
 
     run: str
@@ -99,24 +103,35 @@ class ReplayReport(msgspec.Struct, frozen=True):
     tokens_after_stop: int | None
     denied_succeeded: int
     would: tuple[Wish, ...]
+    new_calls_after_stop: int = 0
+    recovered: int = 0
+    tokens: int | None = None
 
 
-def replay(recording: Recording, engine: Engine) -> ReplayReport:
+Seen = Callable[[ModelResponse, Verdict], None]
+"""Told of every round of a replay: the response, and the verdict whose calls were judged."""
+
+
+def replay(recording: Recording, engine: Engine, seen: Seen | None = None) -> ReplayReport:
     """Report what the engine's policy makes of a recording."""
     run = engine.start_run(run_id=recording.id, protocol=recording.protocol)
     # A recording has no timings of rules: the speed of this machine must not decide anything.
     run.faults.enforce = False
-    return _Replay(recording, run).report()
+    return _Replay(recording, run, seen).report()
 
 
 class _Replay:
     """One recording on its way through a run."""
 
-    def __init__(self, recording: Recording, run: Run) -> None:
+    def __init__(self, recording: Recording, run: Run, seen: Seen | None = None) -> None:
         self._recording = recording
+        self._seen = seen
         self._run = run
-        self._results = {e.call_id: e.result for e in recording.events if isinstance(e, ToolAnswered)}
+        self._results = {e.call_id: e.result for e in recording.events if isinstance(e, ToolAnswered) and e.call_id}
         self._now = 0.0
+        self._taken = 0
+        self._unread_until = -1
+        self._ended = recording.ended
         self._calls = 0
         self._usages: list[Usage] = []
         self._tokens_after_stop = 0
@@ -124,6 +139,9 @@ class _Replay:
         self._would: list[Wish] = []
         self._halt: Halt | None = None
         self._denied_succeeded = 0
+        self._recovered = 0
+        self._judged: list[ToolCall] = []
+        self._before_stop = 0
 
     def report(self) -> ReplayReport:
         """Drive the run from the first event to the last."""
@@ -131,8 +149,8 @@ class _Replay:
         first = events[0] if events else None
         if not isinstance(first, UserSaid):
             self._start("")
-        for event in events:
-            self._happened(event, is_task=event is first)
+        for place, event in enumerate(events):
+            self._happened(event, place, is_task=event is first)
         self._run.end(self._outcome(), now=self._now)
         return ReplayReport(
             run=self._recording.id,
@@ -140,7 +158,7 @@ class _Replay:
             format=self._recording.format,
             iterations=self._run.state.iteration,
             calls=self._calls,
-            outcome=self._recording.ended,
+            outcome=self._ended,
             first_intervention=self._interventions[0] if self._interventions else None,
             stop=self._halt,
             interventions=tuple(self._interventions),
@@ -148,24 +166,40 @@ class _Replay:
             tokens_after_stop=self._tokens_after_stop if self._usages else None,
             denied_succeeded=self._denied_succeeded,
             would=tuple(self._would),
+            new_calls_after_stop=self._new_calls_after_stop(),
+            recovered=self._recovered,
+            tokens=sum(map(tokens, self._usages)) if self._usages else None,
         )
 
-    def _happened(self, event: Event, *, is_task: bool) -> None:
+    def _new_calls_after_stop(self) -> int:
+        if self._halt is None or self._before_stop == len(self._judged):
+            return 0
+        known = {call_identity(call.name, call.args) for call in self._judged[: self._before_stop]}
+        later = [call for call in self._judged[self._before_stop :] if call.id in self._results]
+        return sum(call_identity(call.name, call.args) not in known for call in later)
+
+    def _happened(self, event: Event, place: int, *, is_task: bool) -> None:
         self._now = self._now if event.at is None else event.at
         match event:
+            case UserSaid() | ToolAnswered() if place < self._taken:
+                pass  # the result of a call that only the policy read
             case UserSaid(text=text) if is_task:
                 self._start(text)
             case UserSaid(text=text, injected=injected):
-                self._see(self._run.user_message(text, injected=injected, now=self._now))
+                # Where only the policy reads calls, the harness complains of what it could not read either.
+                harness = injected or (self._recording.undecided and place == self._unread_until)
+                self._see(self._run.user_message(text, injected=harness, now=self._now))
             case ModelSaid(response=response):
-                self._round(response)
+                self._round(response, place)
+            case ToolAnswered(call_id="", result=result):
+                self._see(self._run.user_message(result.text, injected=True, now=self._now))
             case ToolAnswered():
                 pass  # reported with the batch of its call
 
     def _start(self, task: str) -> None:
         self._see(self._run.start(task, now=self._now))
 
-    def _round(self, response: ModelResponse) -> None:
+    def _round(self, response: ModelResponse, place: int) -> None:
         """Report one model response and everything it causes, in the order of a live loop."""
         run, now = self._run, self._now
         run.begin_iteration(now=now)
@@ -173,10 +207,16 @@ class _Replay:
         self._count(response.usage)
         self._see(run.after_model_response(response, now=now))
         verdict = self._parse(response)
+        if self._recording.undecided and verdict.usable and verdict.calls and not response.tool_calls:
+            verdict = self._with_results(verdict, place)
         decision = run.after_parse(verdict, now=now)
         self._see(decision)
         if decision.changed is not None and not self._executed(verdict.calls):
             verdict = decision.changed
+        if self._recording.undecided:
+            self._settle_ending(verdict, place)
+        if self._seen is not None:
+            self._seen(response, verdict)
         if not verdict.usable:
             _, decision = run.add_warning(WARNING_KINDS[verdict.kind], {"reason": verdict.reason}, now=now)
             self._see(decision)
@@ -198,12 +238,55 @@ class _Replay:
             tools=None,
             mode=parsing.mode,
             text_fallback=parsing.text_fallback,
-            forms=parsing.forms,
+            forms=parsing.forms or self._recording.forms,
         )
         verdict = settle_guess(verdict, lambda name: snapshot.tool(name).effect)
         if verdict.usable or not self._executed(response.tool_calls):
+            if verdict.usable and verdict.calls and self._halt is None:
+                self._recovered += self._unread(verdict, response)
             return verdict
         return Verdict("ok", response.tool_calls, response.text)
+
+    def _with_results(self, verdict: Verdict, place: int) -> Verdict:
+        """Return a verdict on a text with unique ids for its calls, and take what follows the text for their results.
+
+        One message for each call answers them in order; any other number answers all of them together.
+        """
+        texts: list[str] = []
+        for event in self._recording.events[place + 1 :]:
+            if isinstance(event, UserSaid) and not event.injected and not texts:
+                texts.append(event.text)
+                break
+            if not isinstance(event, ToolAnswered) or event.call_id:
+                break
+            texts.append(event.result.text)
+        self._taken = place + 1 + len(texts)
+        number = self._run.state.iteration
+        calls = tuple(msgspec.structs.replace(call, id=f"{call.id}-of-{number}") for call in verdict.calls)
+        each = texts if len(texts) == len(calls) else ["\n".join(texts)] * len(calls)
+        if texts:
+            self._results |= {call.id: ToolResult(call.id, text) for call, text in zip(calls, each, strict=True)}
+        return msgspec.structs.replace(verdict, calls=calls)
+
+    def _settle_ending(self, verdict: Verdict, place: int) -> None:
+        """Note what a reply was that only the policy reads, for the message behind it and for the end of the run."""
+        last = len(self._recording.events) - 1
+        if not verdict.usable:
+            self._unread_until = place + 1
+        if place == last:
+            self._ended = "call" if verdict.calls else "final_answer" if verdict.usable else "empty"
+        elif verdict.calls and self._taken > last:
+            self._ended = "tool_result"
+
+    def _unread(self, verdict: Verdict, response: ModelResponse) -> int:
+        """Return how many of the parser's calls the recorded harness did not read: their text, or their arguments."""
+        sent = {call.id: call for call in response.tool_calls}
+        if not sent:
+            return 0 if self._recording.undecided else len(verdict.calls)
+        if not verdict.repairs:
+            return 0
+        mended = [call.id for call in verdict.calls if call.id in sent and not isinstance(sent[call.id].args, dict)]
+        return sum(call_id not in self._results or self._results[call_id].status != "ok" for call_id in mended)
 
     def _executed(self, calls: tuple[ToolCall, ...]) -> bool:
         return any(call.id in self._results for call in calls)
@@ -211,6 +294,9 @@ class _Replay:
     def _batch(self, calls: tuple[ToolCall, ...]) -> None:
         run, now = self._run, self._now
         before = self._calls
+        self._judged += calls
+        if self._halt is None:
+            self._before_stop = len(self._judged)  # a call of the batch that is stopped is not made afterwards
         refused = []
         for index, call in enumerate(calls):
             self._calls += 1
@@ -234,7 +320,7 @@ class _Replay:
     def _outcome(self) -> Outcome:
         texts = (e.response.text for e in reversed(self._recording.events) if isinstance(e, ModelSaid))
         return Outcome(
-            status="completed" if self._recording.ended == "final_answer" else "cancelled",
+            status="completed" if self._ended == "final_answer" else "cancelled",
             output=next(texts, ""),
             error=self._recording.error,
             iterations=self._run.state.iteration,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks import stats
+from benchmarks.stats import lowest_median, ratio
+from policyengine.backtest import stats
 
 
 @pytest.mark.parametrize(
@@ -73,24 +74,24 @@ def test_binomial_probabilities_add_up():
 
 
 def test_the_lowest_median_passes_over_outliers_and_slow_stretches():
-    assert stats.lowest_median([9, 9, 9, 1, 2, 90, 5, 4, 6], 3) == 2
-    assert stats.lowest_median([3, 1, 2], 1) == 2
-    assert stats.lowest_median([3], 5) == 3
+    assert lowest_median([9, 9, 9, 1, 2, 90, 5, 4, 6], 3) == 2
+    assert lowest_median([3, 1, 2], 1) == 2
+    assert lowest_median([3], 5) == 3
     # What is left over after equal stretches is not a stretch of its own.
-    assert stats.lowest_median([4, 4, 4, 4, 1], 2) == 4
+    assert lowest_median([4, 4, 4, 4, 1], 2) == 4
 
 
 def test_a_ratio_is_that_of_the_sums_and_scatters_as_the_pairs_do():
     # Sums 6 of 12: 1/2. Residuals 1 - 2, 2 - 2, 3 - 2: squares 2. Error: sqrt(2 * 3 / 2) / 12 = 0.1443376.
-    share, bounds = stats.ratio([(1, 4), (2, 4), (3, 4)])
+    share, bounds = ratio([(1, 4), (2, 4), (3, 4)])
     assert share == 0.5
     assert bounds == pytest.approx((0.5 - 0.2828965, 0.5 + 0.2828965), abs=1e-6)
     # Sums 10 of 40: 1/4. Residuals 2 - 2.5, 3 - 2.5, 2 - 2.5, 3 - 2.5: squares 1. Error: sqrt(4 / 3) / 40 = 0.0288675.
-    share, bounds = stats.ratio([(2, 10), (3, 10), (2, 10), (3, 10)])
+    share, bounds = ratio([(2, 10), (3, 10), (2, 10), (3, 10)])
     assert share == 0.25
     assert bounds == pytest.approx((0.25 - 0.0565793, 0.25 + 0.0565793), abs=1e-6)
 
 
 @pytest.mark.parametrize(("pairs", "share"), [([], 0.0), ([(0, 0)], 0.0), ([(0, 5), (0, 9)], 0.0), ([(1, 4)], 0.25)])
 def test_what_does_not_scatter_has_a_ratio_without_bounds(pairs, share):
-    assert stats.ratio(pairs) == (share, None)
+    assert ratio(pairs) == (share, None)

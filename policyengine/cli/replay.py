@@ -18,13 +18,13 @@ from rich.progress import Progress
 from rich.text import Text
 
 from policyengine.cli import AT_FAULT, NOTHING, OK
-from policyengine.cli.options import allow_empty_option, json_option, load_format, policy_source
+from policyengine.cli.options import allow_empty_option, json_option, load_format, policy_source, protocol_option
 from policyengine.cli.output import print_json, say, table, terminal
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
 from policyengine.policy.wording import suggestion
 from policyengine.recordings.model import Recording, Skipped, Unreadable
-from policyengine.recordings.readers import READERS, Reader, read_recordings
+from policyengine.recordings.readers import Reader, in_protocol, installed_readers, read_recordings
 from policyengine.replay import ReplayReport, replay
 from policyengine.telemetry.live import measured
 from policyengine.visible import clean, clean_line
@@ -56,6 +56,7 @@ class Totals(msgspec.Struct):
 @click.argument("paths", nargs=-1, metavar="PATH...")
 @policy_source
 @click.option("--format", "form", metavar="NAME", help="Read every file as this format instead of recognising it.")
+@protocol_option
 @click.option("--no-color", is_flag=True, help="Print without colours.")
 @allow_empty_option
 @load_format("--problem-format")
@@ -66,6 +67,7 @@ def command(
     overlays: tuple[str, ...],
     folders: tuple[str, ...],
     form: str | None,
+    protocol: str,
     no_color: bool,
     allow_empty: bool,
     as_json: bool,
@@ -77,7 +79,7 @@ def command(
 
     Exit code: 0 everything was read, 1 a recording could not be read, 4 there was nothing to read.
     """
-    readers = chosen(form)
+    readers = chosen(form, protocol)
     engine = Engine(policy, overlays=overlays, folders=folders)
     totals = Totals()
     # On one terminal the bar and lines of output would overwrite each other; a table comes when the bar is gone.
@@ -96,14 +98,15 @@ def command(
     return OK
 
 
-def chosen(form: str | None) -> tuple[Reader, ...]:
-    """Return the readers to be asked; raises `UsageError` for a format nobody reads."""
+def chosen(form: str | None, protocol: str = "native") -> tuple[Reader, ...]:
+    """Return the readers to be asked; raises `UsageError` for a format nobody reads, or that has its own protocol."""
     if form is None:
-        return READERS
-    names = [reader.name for reader in READERS]
+        return in_protocol(installed_readers(), protocol)
+    names = [reader.name for reader in installed_readers()]
     if form not in names:
         raise UsageError(f"no format named {form!r}; {suggestion(form, names)}")
-    return tuple(msgspec.structs.replace(reader, sniff=_anything) for reader in READERS if reader.name == form)
+    found = (reader for reader in installed_readers() if reader.name == form)
+    return in_protocol(tuple(msgspec.structs.replace(reader, sniff=_anything) for reader in found), protocol)
 
 
 def _anything(value: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from policyengine.messages import ModelResponse, ToolCall, ToolError, ToolResult, Usage
+from policyengine.parsing.strict import dumps
 from policyengine.recordings.loading import NotJsonError, decode
 from policyengine.recordings.model import (
     Event,
@@ -57,6 +58,11 @@ def raw_call(call_id: Any, name: Any, arguments: Any) -> RawCall:
         return RawCall(string(call_id, "id of a call"), string(name, "name of a call"), text, arguments)
     text = string(arguments, "arguments of a call")
     return RawCall(string(call_id, "id of a call"), string(name, "name of a call"), text, _parsed(text))
+
+
+def parsed_call(name: str, args: dict[str, Any]) -> RawCall:
+    """Return a call that a harness read from a text, as the parser of declared protocols writes one."""
+    return RawCall("", name, dumps(args), args)
 
 
 def _parsed(arguments: str) -> Any:
@@ -125,11 +131,13 @@ def events(
     read_call: Callable[[Any], RawCall] = openai_call,
     failure: Callable[[Mapping[str, Any], str], Failure | None] = no_failure,
     injected: Callable[[str, str], bool] = nobody_injects,
+    undecided: bool = False,
 ) -> tuple[Event, ...]:
     """Return what a list of chat messages says happened.
 
     `failure(message, text)` tells whether the harness marked a tool message as failed; `injected(text, task)` whether
-    a later user message is the harness's own. Raises `ShapeError` for what is no chat message.
+    a later user message is the harness's own. `undecided`: calls may stand in texts, and a tool message may answer
+    one of those. Raises `ShapeError` for what is no chat message.
     """
     happened: list[Event] = []
     pairing = Pairing()
@@ -145,6 +153,8 @@ def events(
             happened.append(ModelSaid(_response(message, pairing, read_call)))
         elif role in ("tool", "function"):
             answer = _answer(message, pairing, failure)
+            if answer is None and undecided:
+                answer = ToolAnswered("", ToolResult("", text_of(message.get("content"))))
             if answer is not None:
                 happened.append(answer)
         elif role not in ("system", "developer"):
@@ -161,7 +171,7 @@ def _response(message: Mapping[str, Any], pairing: Pairing, read_call: Callable[
     return ModelResponse(
         text_of(message.get("content")),
         pairing.batch(calls),
-        reasoning=_reasoning(message),
+        reasoning=reasoning_of(message),
         finish_reason=finish if isinstance(finish, str) else "",
         usage=usage_of(message.get("usage")),
     )
@@ -182,7 +192,8 @@ def _answer(
     return ToolAnswered(call_id, ToolResult(call_id, failed.text, "error", error))
 
 
-def _reasoning(message: Mapping[str, Any]) -> str:
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return the reasoning that a provider marked as such."""
     for key in ("reasoning_content", "reasoning"):
         if isinstance(text := message.get(key), str):
             return text

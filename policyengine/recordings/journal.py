@@ -38,10 +38,10 @@ def read(document: Document) -> Iterator[Recording | Unreadable]:
 
     What follows a broken line is not used: a run with a hole is no faithful record.
     """
-    end = min((problem.line for problem in document.broken), default=None)
+    values, end = document.whole()
     decoder = Decoder()
     runs: dict[str, _Run] = {}
-    for number, value in document.values:
+    for number, value in values:
         if end is not None and number > end:
             break
         try:

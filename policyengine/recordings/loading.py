@@ -1,6 +1,6 @@
 """Files to JSON values: decode one file, find the files of a folder.
 
-Knows: JSON, JSON lines, folders.
+Knows: JSON, JSON lines, tables whose rows are read like lines, folders.
 Must not know: what the values mean.
 """
 
@@ -9,15 +9,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from policyengine.recordings.model import Document, Skipped, Unreadable
+from policyengine.recordings.places import Places
+from policyengine.recordings.sidecar import NAME, tell, tell_above
 
 LINES = (".jsonl", ".ndjson")
-SUFFIXES = (".json", *LINES)
+TABLE = ".parquet"
+SUFFIXES = (".json", ".traj", *LINES, TABLE)
+
+_EMPTY = "the file is empty"
+
+_BLOCK = 2**20
+"""Bytes that are looked at together for the ends of lines, so that memory does not grow with the size of a part."""
 
 _decode = msgspec.json.Decoder().decode
 
@@ -54,22 +63,77 @@ def decode(data: bytes | str) -> Any:
         raise NotJsonError(1, f"not JSON: {error}") from None
 
 
-def load(path: Path, source: str) -> Document | Unreadable:
-    """Read and decode one file. A file whose every line is broken is unreadable as a whole."""
+class Part(NamedTuple):
+    """A stretch of a file of lines: bytes from `start` to `stop`, both at the beginning of a line, numbered `line`.
+
+    Of a table it is the groups of rows from `start` to `stop`, the first row of which is numbered `line`. `size` is in
+    bytes.
+
+    A run in it is never taken for the only one of its file, as nobody looks into the other parts.
+    """
+
+    start: int
+    stop: int
+    line: int
+    size: int
+
+
+def load(path: Path, source: str, part: Part | None = None) -> Document | Unreadable:
+    """Open and decode one file, or a part of a file of lines.
+
+    A file of lines is read as its values are asked for. One whose every line is broken is unreadable as a whole.
+    """
+    if is_table(path):
+        return _table(path, source, part)
     try:
+        if part is not None:
+            return _part(path, source, part)
+        if is_lines(path):
+            return _lines(_read_lines(path, None), source)
         data = path.read_bytes()
     except OSError as error:
         return Unreadable(source, 0, error.strerror or type(error).__name__)
     if not data.strip():
-        return Unreadable(source, 0, "the file is empty")
-    if path.suffix.lower() in LINES:
-        return _load_lines(data, source)
+        return Unreadable(source, 0, _EMPTY)
     try:
-        return Document(source, ((1, decode(data)),))
+        value = decode(data)
     except NotJsonError as error:
         if _first_line_stands_alone(data):
-            return _load_lines(data, source)
+            return _lines(enumerate(data.split(b"\n"), start=1), source)
         return Unreadable(source, error.line, str(error))
+    return Document(source, value, iter([(1, value)]))
+
+
+def is_lines(path: Path) -> bool:
+    """Return whether a file is one of lines by its name."""
+    return path.suffix.lower() in LINES
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table by its name."""
+    return path.suffix.lower() == TABLE
+
+
+def cut(path: Path, size: int) -> list[Part]:
+    """Return the parts of a file of lines or of a table, each of `size` bytes or a little more; raises `OSError`."""
+    if is_table(path):
+        from policyengine.recordings.parquet import groups
+
+        return [Part(*group) for group in groups(path, size)]
+    parts: list[Part] = []
+    start, line = 0, 1
+    with path.open("rb") as file:
+        while True:
+            stop, ends, block = start, 0, b"\n"
+            while stop - start < size and (more := file.read(min(_BLOCK, size - (stop - start)))):
+                stop, ends, block = stop + len(more), ends + more.count(b"\n"), more
+            if stop == start:
+                return parts
+            if not block.endswith(b"\n"):
+                rest = file.readline()
+                stop, ends = stop + len(rest), ends + rest.count(b"\n")
+            parts.append(Part(start, stop, line, stop - start))
+            start, line = stop, line + ends
 
 
 def _first_line_stands_alone(data: bytes) -> bool:
@@ -82,27 +146,86 @@ def _first_line_stands_alone(data: bytes) -> bool:
         return False
 
 
-def _load_lines(data: bytes, source: str) -> Document | Unreadable:
-    values: list[tuple[int, Any]] = []
+def _read_lines(path: Path, part: Part | None) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        if part is None:
+            yield from enumerate(file, start=1)
+            return
+        file.seek(part.start)
+        left = part.stop - part.start
+        for number, line in enumerate(file, start=part.line):
+            if left <= 0:
+                return
+            left -= len(line)
+            yield number, line
+
+
+def _lines(lines: Iterable[tuple[int, bytes]], source: str) -> Document | Unreadable:
     broken: list[Unreadable] = []
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not line.strip():
+    values = _values(lines, source, broken)
+    first = next(values, None)
+    if first is None:
+        return broken[0] if broken else Unreadable(source, 0, _EMPTY)
+    return Document(source, first[1], chain([first], values), broken, lines=True)
+
+
+def _part(path: Path, source: str, part: Part) -> Document | Unreadable:
+    # The format is that of the file: its first value says so, whichever part is read and whatever is at its beginning.
+    with path.open("rb") as file:
+        first = next(_values(enumerate(file, start=1), source, []), None)
+    if first is None:
+        return Unreadable(source, 0, _EMPTY)
+    broken: list[Unreadable] = []
+    values = _values(_read_lines(path, part), source, broken)
+    return Document(source, first[1], values, broken, lines=True, part=True)
+
+
+def _table(path: Path, source: str, part: Part | None) -> Document | Unreadable:
+    from policyengine.recordings.parquet import TableError, rows
+
+    broken: list[Unreadable] = []
+
+    def values() -> Iterator[tuple[int, Any]]:
+        known = 0
+        try:
+            for row, value in rows(path, part.start, part.stop, part.line) if part else rows(path):
+                yield row, value
+                known = row
+        except TableError as error:
+            broken.append(Unreadable(source, known + 1 if known else 0, str(error)))
+
+    found = values()
+    try:
+        first = next(rows(path), None) if part else next(found, None)
+    except TableError as error:
+        return Unreadable(source, 0, str(error))
+    if first is None:
+        return broken[0] if broken else Unreadable(source, 0, "the table has no rows")
+    following = found if part else chain([first], found)
+    return Document(source, first[1], following, broken, lines=True, part=part is not None)
+
+
+def _values(lines: Iterable[tuple[int, bytes]], source: str, broken: list[Unreadable]) -> Iterator[tuple[int, Any]]:
+    for number, line in lines:
+        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if not text.strip():
             continue
         try:
-            values.append((number, decode(line)))
+            value = decode(text)
         except NotJsonError as error:
             broken.append(Unreadable(source, number, str(error)))
-    if not values:
-        return broken[0]
-    return Document(source, tuple(values), tuple(broken), lines=True)
+            continue
+        yield number, value
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[Path, str] | Skipped | Unreadable]:
     """Yield every file to be tried, folders searched recursively and in sorted order; no file twice.
 
-    The second item is the file's name for messages: as it was given, or below the folder as that was given.
+    The second item is the file's name for messages: as it was given, or below the folder as that was given. An index of
+    runs is no such file; what is wrong with one is told once.
     """
     seen: set[Path] = set()
+    places = Places()
     for given in paths:
         root = Path(given)
         if root.is_dir():
@@ -112,12 +235,19 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[Path, str] |
         else:
             yield Unreadable(root.as_posix(), 0, "no such file or folder")
             continue
+        for index, problems in tell_above(root.resolve()):
+            if index not in seen:
+                seen.add(index)
+                yield from problems
         for item in found:
             if isinstance(item, Skipped):
                 yield item
-            elif (real := item.resolve()) not in seen:
+            elif (real := places.of(item)) not in seen:
                 seen.add(real)
-                yield _judge(item, explicit=item is root)
+                if item.name == NAME and item.is_file():
+                    yield from tell(item)
+                else:
+                    yield _judge(item, explicit=item is root)
 
 
 def _walk(root: Path) -> Iterator[Path | Skipped]:

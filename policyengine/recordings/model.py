@@ -6,12 +6,14 @@ Must not know: file formats, policies, guards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
 from policyengine.messages import ModelResponse, ToolResult
+from policyengine.parsing.forms import Form
 
 Ended = Literal["final_answer", "tool_result", "user_message", "call", "empty"]
 
@@ -35,7 +37,10 @@ class ModelSaid(msgspec.Struct, frozen=True, tag="model", tag_field="event", omi
 
 
 class ToolAnswered(msgspec.Struct, frozen=True, tag="tool", tag_field="event", omit_defaults=True):
-    """The recorded result of one call. `call_id` is unique in the recording."""
+    """The recorded result of one call. `call_id` is unique in the recording.
+
+    It is empty where the recording is undecided: then the result is that of the calls in the text before it.
+    """
 
     call_id: str
     result: ToolResult
@@ -48,10 +53,12 @@ Event = UserSaid | ModelSaid | ToolAnswered
 class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
     """One recorded run.
 
-    `id` is the run's id in its own set, `source` the file it came from and `line` where it starts there (0 = the
-    file has no lines). `label` says whether the run did its task, where somebody judged it. `group` names the model
-    or the series of runs. `protocol` says how calls were written. `ended` is how the recording ends, `error` what the
-    harness reported as an error.
+    `id` is the run's id in its own set, `set` that set (the folder of its index, or of its file), `source` the file it
+    came from and `line` where it starts there (0 = the file has no lines). `label` says whether the run did its task,
+    where somebody judged it. `group` names the model or the series of runs. `protocol` says how calls were written;
+    `forms` are those of the text protocol that the format itself declares. `ended` is how the recording ends, `error`
+    what the harness reported as an error. `undecided`: which texts are calls is left to the policy; the user's message
+    behind such a text (or the tools' messages there) is its result.
     """
 
     id: str
@@ -65,6 +72,9 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
     protocol: Literal["native", "text"] = "native"
     error: str = ""
     line: int = 0
+    set: str = ""
+    forms: tuple[Form, ...] = ()
+    undecided: bool = False
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -82,16 +92,27 @@ class Unreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Document(msgspec.Struct, frozen=True):
-    """A decoded file: its JSON values, each with its line number from 1, and the lines that are not JSON.
+@dataclass(slots=True)
+class Document:
+    """A file that is decoded while it is read.
 
-    `lines` is true if every line of the file is a value of its own.
+    `first` is its first JSON value; `values` yields all of them once, each with its line number from 1. `lines` is
+    true if every line of the file is a value of its own; then only one of them is in memory, and `broken` grows by the
+    lines that are not JSON as they are met. `part` is true if other lines of the file are read elsewhere; `first` is
+    that of the whole file all the same.
     """
 
     source: str
-    values: tuple[tuple[int, Any], ...]
-    broken: tuple[Unreadable, ...] = ()
+    first: Any
+    values: Iterator[tuple[int, Any]]
+    broken: list[Unreadable] = field(default_factory=list)
     lines: bool = False
+    part: bool = False
+
+    def whole(self) -> tuple[list[tuple[int, Any]], int | None]:
+        """Return all values of a file that is one run, and the number of its first broken line, if any."""
+        values = list(self.values)
+        return values, min((problem.line for problem in self.broken), default=None)
 
 
 class ShapeError(ValueError):
@@ -111,6 +132,15 @@ def ending(events: tuple[Event, ...]) -> Ended:
             return "user_message"
         case _:
             return "empty"
+
+
+def text_ending(events: tuple[Event, ...], *, answered: bool) -> Ended:
+    """Return how a recording in a text protocol ends; `answered`: its last reply was an answer to its harness.
+
+    A reply that was neither answer nor call ends a run as an empty one does: there is nothing to go on with.
+    """
+    ended = ending(events)
+    return "empty" if ended == "final_answer" and not answered else ended
 
 
 def mapping(value: Any, what: str) -> Mapping[str, Any]:

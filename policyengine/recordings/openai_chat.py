@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
+from policyengine.recordings import anthropic
 from policyengine.recordings.conversation import ROLES, events, text_of
 from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, UserSaid, ending
 
@@ -27,15 +28,29 @@ def sniff(value: Any) -> bool:
     return _is_message(value) or _is_run(value)
 
 
-def read(document: Document) -> Iterator[Recording | Unreadable]:
-    """Yield every conversation of a file."""
-    runs = list(_runs(document))
+def read(document: Document, *, texts: bool = False) -> Iterator[Recording | Unreadable]:
+    """Yield every conversation of a file; with `texts`, calls are in what the assistant wrote, as a policy declares."""
     stem = PurePath(document.source).stem
-    for number, (line, run) in enumerate(runs):
+    runs = _runs(document)
+    following = next(runs, None)
+    alone = not document.part
+    while following is not None:
+        line, place, run = following
+        following = next(runs, None)
+        alone = alone and following is None
+        name = stem if alone else f"{stem}#{place}"
+        if anthropic.has_blocks(run):  # a file may begin with a conversation in which both forms look the same
+            yield anthropic.recording(run, document.source, line, name)
+            continue
         try:
-            yield _recording(run, document.source, line, stem if len(runs) == 1 else f"{stem}#{number}")
+            yield _recording(run, document.source, line, name, texts=texts)
         except ShapeError as error:
             yield Unreadable(document.source, line, str(error))
+
+
+def run_a_line(value: Any) -> bool:
+    """Return whether a file of lines with this first value has a run (not a message) on every line."""
+    return not _is_message(value)
 
 
 def _is_message(value: Any) -> bool:
@@ -47,28 +62,38 @@ def _is_run(value: Any) -> bool:
     return isinstance(messages, list) and (not messages or _is_message(messages[0]))
 
 
-def _runs(document: Document) -> Iterator[tuple[int, Any]]:
-    if document.lines and _is_message(document.values[0][1]):
+def _runs(document: Document) -> Iterator[tuple[int, str, Any]]:
+    """Yield every run with its line and its place in the file.
+
+    In a file of lines the place is that of the line, so that nobody has to know how many runs are on those before it.
+    """
+    if document.lines and _is_message(document.first):
         yield _one_message_a_line(document)
         return
     for line, value in document.values:
         if isinstance(value, list) and value and not _is_message(value[0]):
-            yield from ((line, run) for run in value)
+            above = f"{line - 1}#" if document.lines else ""
+            yield from ((line, f"{above}{number}", run) for number, run in enumerate(value))
         else:
-            yield line, [value] if _is_message(value) else value
+            yield line, str(line - 1), [value] if _is_message(value) else value
 
 
-def _one_message_a_line(document: Document) -> tuple[int, Any]:
+def _one_message_a_line(document: Document) -> tuple[int, str, Any]:
     # What follows a broken line may answer calls that were on it, so only the part before it is a faithful record.
-    end = min((problem.line for problem in document.broken), default=None)
-    return document.values[0][0], [value for line, value in document.values if end is None or line < end]
+    values, end = document.whole()
+    return values[0][0], "0", [value for line, value in values if end is None or line < end]
 
 
-def _recording(run: Any, source: str, line: int, name: str) -> Recording:
+def read_texts(document: Document) -> Iterator[Recording | Unreadable]:
+    """Yield every conversation of a file in a text protocol, which the policy knows."""
+    return read(document, texts=True)
+
+
+def _recording(run: Any, source: str, line: int, name: str, *, texts: bool) -> Recording:
     about = run if isinstance(run, dict) else {}
     if not isinstance(run, list | dict) or (run is about and "messages" not in about):
         raise ShapeError("neither a list of messages nor an object with `messages`")
-    happened = events(about["messages"] if about else run)
+    happened = events(about["messages"] if about else run, undecided=texts)
     label = about.get("label")
     first = next((event.text for event in happened if isinstance(event, UserSaid)), "")
     return Recording(
@@ -82,4 +107,6 @@ def _recording(run: Any, source: str, line: int, name: str) -> Recording:
         task=about["task"] if isinstance(about.get("task"), str) else first,
         error=about["error"] if isinstance(about.get("error"), str) else "",
         line=line,
+        protocol="text" if texts else "native",
+        undecided=texts,
     )

@@ -47,3 +47,17 @@ def test_a_broken_policy_is_reported_instead(run):
     result = run("explain", "demo.yaml")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "S203" in result.stderr
+
+
+def test_what_is_in_force_of_a_rollout_is_shown_though_nobody_wrote_it(run):
+    Path("more.yaml").write_text(
+        'apiVersion: policyengine/v1\nkind: Overlay\ntarget: demo\nrevision: "over"\n'
+        "extensions: {counting: {rollout: {percent: 5}}}\n"
+    )
+    given = ("--folder", "guards", "--overlay", "more.yaml")
+    shown = run("explain", "demo.yaml", "extensions.counting.rollout", *given).stdout
+    assert "extensions.counting.rollout.percent = 5" in shown
+    assert 'extensions.counting.rollout.by = "run_id"\n  "run_id"  default' in shown
+    assert 'extensions.counting.rollout.salt = "counting"' in shown
+    shown = run("explain", "demo.yaml", "revision", *given).stdout
+    assert shown.startswith('revision = "over"\n  "over"  more.yaml:4:11  (in force)')

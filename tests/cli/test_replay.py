@@ -39,7 +39,7 @@ def test_a_folder_is_listed_with_totals_and_what_was_skipped(recordings):
     assert "2 runs (0 unreadable, 1 files skipped)" in result.stdout
     assert "would refuse 1 calls that had succeeded" in result.stdout
     assert "hint by counting: counting at round 2, call 2" in result.stdout
-    assert result.stderr == "recordings/notes.txt: skipped: not .json, .jsonl or .ndjson\n"
+    assert result.stderr == "recordings/notes.txt: skipped: not .json, .traj, .jsonl, .ndjson or .parquet\n"
 
 
 def test_json_is_one_report_a_line_with_exactly_its_fields(recordings):

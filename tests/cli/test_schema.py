@@ -19,9 +19,13 @@ from policyengine.policy.json5text import read_json5
 from policyengine.policy.jsonschema import DURATION, file_schema, options_schema
 from policyengine.policy.schema import OVERLAY, POLICY
 from policyengine.policy.yamltext import read_yaml
+from policyengine.policytest.about import ABOUT_TESTS
+from policyengine.policytest.jsonschema import suite_schema
+from policyengine.policytest.shape import FILE
+from policyengine.scaffold import scaffold
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = file_schema(builtin_registry().all(), shipped_policies())
+SCHEMA = file_schema(builtin_registry().all(), shipped_policies(), {"PolicyTest": suite_schema()})
 VALIDATOR = jsonschema_rs.validator_for(SCHEMA)
 HEAD = "apiVersion: policyengine/v1\nkind: Policy\nname: example\n"
 ON_TOP = "apiVersion: policyengine/v1\nkind: Overlay\ntarget: example\n"
@@ -50,13 +54,13 @@ def documents() -> list[tuple[str, str, str]]:
         text = page.read_text(encoding="utf-8")
         for match in re.finditer(r"((?:^<!-- .* -->\n)*)^```(yaml|json5)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             marks, language, body = match.groups()
-            if "expect:" in marks or "no-test" in marks or re.search(r"^turns:|^kind: PolicyTest", body, re.MULTILINE):
+            if "expect:" in marks or "no-test" in marks or re.search(r"^turns:", body, re.MULTILINE):
                 continue
             place = f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}"
             held.append((place, language, body if "apiVersion" in body else HEAD + body))
     for path in sorted((ROOT / "examples").rglob("*.yaml")):
         body = path.read_text(encoding="utf-8")
-        if re.search(r"^kind: (Policy|Overlay)$", body, re.MULTILINE):
+        if re.search(r"^kind: (Policy|Overlay|PolicyTest)$", body, re.MULTILINE):
             held.append((str(path.relative_to(ROOT)), "yaml", body))
     return held
 
@@ -106,13 +110,84 @@ def test_every_corrected_example_fits():
         ON_TOP + "extensions: {stall_detector: {with: {repeat: {stop: {$delete: true}}, cycle: {$delete: true}}}}",
         ON_TOP + "tools: {$delete: true}\nmodels: {'gpt-*': {$delete: true}}",
         ON_TOP + "extensions: {house_rule: {mode: shadow}}",
+        ON_TOP + "extensions: {house_rule: {rollout: {by: agent}}, tool_call_limit: {with: {tools: {}}}}",
+        HEAD + "extends: default\nextensions: {step_limit: {rollout: {salt: a}}}",
+        HEAD
+        + "requires: {policyengine: '>=0.1,<1', extensions: {a: '*', b: '==1.*', c: '~=1.0rc1', d: ' > 1.post1 '}}",
+        HEAD + "extensions: {step_limit: {when: {agent: ['!a', '*']}, rollout: {percent: {$env: A, default: 5}}}}",
+        HEAD + "tools: {a: {failure: {text_prefix: {$env: A, default: 'error '}}}}",
+        HEAD + "exceptions: [{rule: a, expires: '2096-02-29', reason: b, owner: c}]",
     ],
 )
 def test_what_layers_may_say_fits(text):
     assert faults(text) == []
 
 
+TESTS = "apiVersion: policyengine/v1\nkind: PolicyTest\npolicy: default\ntests:\n  - name: a\n"
+TESTS += "    turns: [{calls: [{tool: look, args: [1, {a: null}]}]}]\n    expect: [%s]\n"
+
+
+def test_the_tests_and_policies_of_a_new_package_fit(tmp_path):
+    files = [path for path in scaffold("acme-guards", tmp_path) if path.suffix == ".yaml"]
+    assert sum(path.name.endswith(".test.yaml") for path in files) == 1
+    assert [fault for path in files for fault in faults(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        "{at: 3, rule: r, action: deny}",
+        "{call: [3, 4], rule: r, wants: hint, code: c, tool: t}",
+        "{allow: r}",
+        "{allow: r, until: 3, tool: t}",
+        "{error: r, at: [1]}",
+        "{outcome: stopped, rule: r, code: c, executed: 0}",
+    ],
+)
+def test_every_form_of_an_expectation_fits(expect):
+    assert faults(TESTS % expect) == []
+
+
 # ---- mistakes do not
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        "{at: 1}",
+        "{rule: r, action: deny}",
+        "{at: 1, call: 1, rule: r, action: deny}",
+        "{at: 1, rule: r, action: deny, wants: deny}",
+        "{at: 1, rule: r}",
+        "{at: 0, rule: r, action: deny}",
+        "{at: [], rule: r, action: deny}",
+        "{at: 1, rule: r, action: denny}",
+        "{allow: r, at: 3}",
+        "{outcome: complete}",
+        "{error: r, code: c}",
+    ],
+)
+def test_an_expectation_that_says_too_little_or_two_things_does_not_fit(expect):
+    assert faults(TESTS % expect)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("policy: default", "polcy: default"),
+        ("policy: default\n", ""),
+        ("tool: look", "tol: look"),
+        ("calls", "times: 0, calls"),
+        ("name: a\n", "name: a\n    pace: 3\n"),
+        ("name: a\n", "name: a\n    today: yesterday\n"),
+        ("name: a\n", "name: a\n    faults: {r: rais}\n"),
+        ("name: a\n", "name: a\n    tools: {look: {efect: read}}\n"),
+        ("kind: PolicyTest", "kind: Policytest"),
+    ],
+)
+def test_a_mistake_in_tests_does_not_fit(right, wrong):
+    sound = TESTS % "{allow: r}"
+    assert faults(sound.replace(right, wrong)) != faults(sound) == []
 
 
 @pytest.mark.parametrize("code", mistakes_of("S"))
@@ -147,6 +222,25 @@ def test_an_example_of_a_wrong_setting_does_not_fit_unless_a_json_schema_cannot_
         ),
         ("apiVersion: policyengine/v1\nkind: Overlay\n", ""),
         ("kind: Policy\nname: x\n", ""),
+        (HEAD + "extensions: {tool_call_limit: {with: {tools: {}}}}", "extensions.tool_call_limit.with.tools"),
+        (HEAD + "extensions: {x: {use: tool_call_limit, with: {tools: {}}}}", "extensions.x.with.tools"),
+        (HEAD + "extensions: {step_limit: {rollout: {}}}", "extensions.step_limit.rollout"),
+        (HEAD + "extensions: {step_limit: {rollout: {by: agent}}}", "extensions.step_limit.rollout"),
+        (HEAD + "kill_switch: {$env: A, default: maybe}", "kill_switch"),
+        (HEAD + "language: {$env: A, default: 5}", "language"),
+        (HEAD + "reload: {settle: {$env: A, default: 5}}", "reload.settle"),
+        (
+            ON_TOP + "extensions: {step_limit: {with: {max_steps: {$env: A, default: many}}}}",
+            "extensions.step_limit.with.max_steps",
+        ),
+        (HEAD + "exceptions: [{rule: a, expires: '2099-02-30', reason: b, owner: c}]", "exceptions"),
+        (HEAD + "exceptions: [{rule: a, expires: '2099-04-31', reason: b, owner: c}]", "exceptions"),
+        (HEAD + "requires: {policyengine: abc}", "requires.policyengine"),
+        (HEAD + "requires: {extensions: {acme: '~'}}", "requires.extensions.acme"),
+        (HEAD + "requires: {extensions: {acme: '>=1 <2'}}", "requires.extensions.acme"),
+        (HEAD + "extensions: {step_limit: {when: {agent: '!'}}}", "extensions.step_limit.when.agent"),
+        (HEAD + "extensions: {step_limit: {when: {agent: [a, '!*']}}}", "extensions.step_limit.when.agent"),
+        (HEAD + "tools: {a: {failure: {text_prefix: ' error'}}}", "tools.a.failure.text_prefix"),
     ],
 )
 def test_a_mistake_is_found_where_it_is(text, where):
@@ -174,9 +268,22 @@ def below(schema: Any) -> Any:
             yield from (f"{name}.*.{path}" for path in below(values["schema"]))
 
 
+def keys(shape: Any) -> Any:
+    """Yield the key path of every key of a file of tests."""
+    for name, rule in shape.items():
+        yield name
+        fields = rule.get("schema") or {}
+        if "valuesrules" in rule or rule.get("type") != "dict":
+            inner = rule.get("valuesrules") or fields
+            yield from (f"{name}.*.{path}" for path in keys(inner.get("schema") or {}))
+        else:
+            yield from (f"{name}.{path}" for path in keys(fields))
+
+
 def test_every_setting_has_a_line_and_every_line_a_setting():
     known = {path.replace("models.*.parsing.", "parsing.") for path in (*below(POLICY), *below(OVERLAY))}
     assert known == set(ABOUT)
+    assert set(keys(FILE)) == set(ABOUT_TESTS)
 
 
 def test_settings_show_their_line_their_default_and_their_choices():

@@ -107,6 +107,75 @@ def test_json_names_the_files_that_could_not_be_played(tested):
     assert told["broken"][0]["problems"][0]["code"] == "S203"
 
 
+def test_the_short_form_has_one_line_for_each_failure_and_each_problem(tested):
+    result = tested("--format", "short", "--coverage", ".", bad=BAD, good=GOOD)
+    assert result.exit_code == 1
+    assert result.stdout == (
+        "bad.test.yaml (demo): 0 pass, 1 fail\n"
+        "bad.test.yaml:9:9: the third call is refused: counting should deny in round 2, but does so in round 3, 4\n"
+        "good.test.yaml (demo): 1 pass, 0 fail\n"
+        "coverage of demo: 87.5 % (7 of 8)\n"
+    )
+    result = tested("--format", "short", ".", typo=GOOD.replace("rule: counting", "rule: conting"))
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        "typo.test.yaml:9:28: error[T901] tests[0].expect[0].rule: the policy has no rule 'conting'"
+    ]
+
+
+def test_the_form_for_github_annotates_the_lines_and_prints_nothing_else(tested):
+    result = tested(
+        "--format", "github", ".", bad=BAD, good=GOOD, typo=GOOD.replace("allow: counting", "allow: conting")
+    )
+    assert (result.exit_code, result.stderr) == (2, "")
+    failed, wrong = result.stdout.splitlines()
+    assert failed.startswith(
+        "::error file=bad.test.yaml,line=9,col=9,title=the third call is refused::"
+        "counting should deny in round 2, but does so in round 3, 4%0A  round"
+    )
+    assert wrong.startswith(
+        "::error file=typo.test.yaml,line=10,col=17,title=T901::tests[0].expect[1].allow: the policy"
+    )
+    assert tested("--format", "github", "good.test.yaml").stdout == ""
+
+
+def test_the_form_json_is_the_option_json(tested):
+    result = tested("--format", "json", ".", bad=BAD, good=GOOD, typo="kind: PolicyTest\n")
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert json.loads(result.stdout)["broken"][0]["file"] == "typo.test.yaml"
+    assert result.stdout == tested("--json", ".").stdout
+
+
+def test_a_file_whose_kind_is_misspelt_is_not_passed_over(tested):
+    result = tested(typo=GOOD.replace("PolicyTest", "PolicyTset"), good=GOOD)
+    assert result.exit_code == 2
+    assert "typo.test.yaml:2:7: error[S210] kind" in result.stderr
+    assert 'did you mean "PolicyTest"?' in result.stderr
+
+
+def test_a_policy_in_which_a_hook_an_extension_or_a_tool_is_misspelt_is_not_tested(tested):
+    policy = Path("demo.yaml").read_text()
+    for wrong, code in (
+        (policy.replace("use: demo.counting", "use: demo.conting"), "X401"),
+        (policy.replace("use: demo.counting", "use: demo.counting\n    at: before_tol_call"), "R501"),
+        (policy.replace("use: demo.counting", "use: demo.counting\n    wehn: {tool: look}"), "S204"),
+    ):
+        assert wrong != policy
+        Path("demo.yaml").write_text(wrong)
+        result = tested(good=GOOD)
+        assert (result.exit_code, f"error[{code}]" in result.stderr) == (2, True), result.stderr
+    Path("demo.yaml").write_text(policy.replace("use: demo.counting", "use: demo.counting\n    when: {tool: lok}"))
+    result = tested(good=GOOD)
+    assert result.exit_code == 1
+    assert "counting should allow this until round 1, but it is never asked: its selector is tool lok" in result.stdout
+
+
+def test_a_directory_without_tests_is_code_4_for_every_form(tested):
+    for form in ("full", "short", "json", "github"):
+        result = tested("--format", form, ".")
+        assert (result.exit_code, "no test found" in result.stderr) == (4, True)
+
+
 def test_junit_has_a_case_for_every_test_and_every_file_that_could_not_be_played(tested):
     odd = BAD.replace("the third call is refused", '"a \\u0007 bell & <tag>"')
     result = tested("--junit", "out.xml", ".", bad=odd, good=GOOD, typo="kind: PolicyTest\n")

@@ -93,6 +93,7 @@ def engine() -> Callable[..., Engine]:
     """Return a maker of engines: `engine(mode="shadow", cap=3, journal=...)`."""
 
     def make(*, mode="enforce", cap=10, then="hand_over", stop_at=None, timeout_s=10.0, builtin=True, **options):
+        parsing = options.pop("parsing", None)
         name = "by_name" if builtin else "test.by_name"
         cls = ByName if builtin else type("ByNameElsewhere", (ByName,), {"name": name})
         found = make_found(cls, builtin=builtin)
@@ -101,6 +102,7 @@ def engine() -> Callable[..., Engine]:
         given = {} if stop_at is None else {"stop_at": stop_at}
         rule = Rule("guard", name, Position("policy.yaml", 3), options=given, mode=mode, timeout_s=timeout_s)
         policy = Policy("test", (rule,), "0" * 64, interventions=Interventions(cap, then))
+        policy = policy if parsing is None else msgspec.structs.replace(policy, parsing=parsing)
         return Engine(policy, registry=registry, **options)
 
     return make

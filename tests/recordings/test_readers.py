@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,15 @@ def recordings(*paths):
     found = read(*paths)
     assert all(isinstance(item, Recording) for item in found), found
     return found
+
+
+def test_a_set_is_called_the_same_from_every_directory(tmp_path, monkeypatch):
+    write(tmp_path / "town" / "a.json", HELLO)
+    sets = set()
+    for folder, name in (("town", "a.json"), (".", "town/a.json"), ("town", "../town/a.json"), ("town", ".")):
+        monkeypatch.chdir(tmp_path / folder)
+        sets |= {run.set for run in recordings(Path(name))}
+    assert sets | {run.set for run in recordings(tmp_path / "town" / "a.json")} == {"town"}
 
 
 # ---- formats
@@ -166,7 +176,7 @@ def test_folders_are_read_recursively_in_sorted_order_and_say_what_they_skip(tmp
         item.source.removeprefix(f"{tmp_path.as_posix()}/"): item.reason for item in found if isinstance(item, Skipped)
     }
     assert skipped == {
-        "README.md": "not .json, .jsonl or .ndjson",
+        "README.md": "not .json, .traj, .jsonl, .ndjson or .parquet",
         "tools.json": "no reader knows this format",
         ".cache": "a hidden folder",
         ".hidden.json": "a hidden file",
@@ -292,14 +302,17 @@ def test_an_index_may_name_a_line_of_a_file(tmp_path):
 @pytest.mark.parametrize("text", ["name,path\na,b\n", "", "id,file\nx,a.json\ny,a.json\n", "id,file\n,a.json\n"])
 def test_an_index_that_does_not_settle_the_id_changes_nothing(tmp_path, text):
     write(tmp_path / "index.csv", text)
-    assert recordings(write(tmp_path / "a.json", HELLO))[0].id == "a"
+    found = read(write(tmp_path / "a.json", HELLO))
+    assert [item.id for item in found if isinstance(item, Recording)] == ["a"]
 
 
 def test_an_index_with_one_row_does_not_name_a_file_with_several_runs(tmp_path):
     write(tmp_path / "index.csv", "id,file\nx,a.json\n")
-    assert [run.id for run in recordings(write(tmp_path / "a.json", [HELLO, HELLO]))] == ["a#0", "a#1"]
+    found = read(write(tmp_path / "a.json", [HELLO, HELLO]))
+    assert [item.id for item in found if isinstance(item, Recording)] == ["a#0", "a#1"]
 
 
-def test_an_index_that_is_no_text_is_ignored(tmp_path):
+def test_an_index_that_is_no_text_is_told_and_changes_nothing(tmp_path):
     (tmp_path / "index.csv").write_bytes(b"\xff\xfe\x00")
-    assert recordings(write(tmp_path / "a.json", HELLO))[0].id == "a"
+    broken, run = read(write(tmp_path / "a.json", HELLO))
+    assert (broken.reason, run.id) == ("not UTF-8 (byte 0)", "a")

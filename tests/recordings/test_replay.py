@@ -265,6 +265,9 @@ def test_the_report_has_the_documented_fields(engine):
         "tokens_after_stop",
         "denied_succeeded",
         "would",
+        "new_calls_after_stop",
+        "recovered",
+        "tokens",
     ]
     assert list(plain["first_intervention"]) == [
         "iteration",

@@ -1,0 +1,26 @@
+"""Where files really are: symbolic links followed, each folder looked up once.
+
+Knows: paths. Must not know: what is in a file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class Places:
+    """What `Path.resolve` says, for many files of few folders, as long as no folder moves."""
+
+    def __init__(self) -> None:
+        self._folders: dict[Path, Path] = {}
+
+    def of(self, path: Path) -> Path:
+        """Return where a file really is."""
+        if os.path.islink(path):
+            return path.resolve()
+        folder = path.parent
+        real = self._folders.get(folder)
+        if real is None:
+            real = self._folders[folder] = folder.resolve()
+        return real / path.name
