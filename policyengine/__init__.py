@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from policyengine.context import RunView, failed
     from policyengine.decision import Decision, Note, Vote
     from policyengine.engine import Engine
-    from policyengine.errors import ConfigError, ExtensionError, PolicyEngineError, UsageError
+    from policyengine.errors import ConfigError, ExtensionError, PolicyEngineError, StalePolicyError, UsageError
     from policyengine.extension import Extension, OptionProblem, Options, Proof
     from policyengine.forced_call import CallFailure, ForcedResult, force_call
     from policyengine.history.check import HistoryProblem, check_history
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from policyengine.history.profile import HistoryProfile
     from policyengine.history.repair import HistoryRepair, Repaired, repair_history
     from policyengine.hooks import HOOKS, hookimpl
+    from policyengine.hosts.guard import Guard, GuardStopped
     from policyengine.identity import call_identity, masked_fingerprint, raw_fingerprint
     from policyengine.ladder import RUNGS, Ladder, ladder_option, ladder_problems
     from policyengine.mailbox import Mailbox
@@ -60,12 +61,14 @@ if TYPE_CHECKING:
     from policyengine.parsing import Form, Verdict, parse_response
     from policyengine.plans import UPDATE_STEP, Plan, Step
     from policyengine.policy.durations import seconds
+    from policyengine.prices import NANO, bundled_prices, has_bundled_prices
     from policyengine.providers.errors import classify_provider_error, find_silent_overflow
     from policyengine.responses import ClassifiedResponse, classify_response
     from policyengine.results import Classified, classify_tool_result, tool_result_envelope
     from policyengine.run import Run
     from policyengine.runstate import Conversation, StopReason
     from policyengine.script import Script, ScriptedCall, Turn, batch, call, fail, say
+    from policyengine.status import EngineStatus
     from policyengine.toolset import Tool, Toolset, as_tools
 
 __version__ = "0.1.0"
@@ -87,12 +90,15 @@ _HOMES = {
     "Deny": "policyengine.actions",
     "EndStep": "policyengine.actions",
     "Engine": "policyengine.engine",
+    "EngineStatus": "policyengine.status",
     "Extension": "policyengine.extension",
     "ExtensionError": "policyengine.errors",
     "FailedAttempt": "policyengine.outcome",
     "Failure": "policyengine.messages",
     "ForcedResult": "policyengine.forced_call",
     "Form": "policyengine.parsing",
+    "Guard": "policyengine.hosts.guard",
+    "GuardStopped": "policyengine.hosts.guard",
     "HOOKS": "policyengine.hooks",
     "Hint": "policyengine.actions",
     "HistoryProblem": "policyengine.history.check",
@@ -104,6 +110,7 @@ _HOMES = {
     "Mailbox": "policyengine.mailbox",
     "Message": "policyengine.messages",
     "Model": "policyengine.agent",
+    "NANO": "policyengine.prices",
     "ModelRequest": "policyengine.messages",
     "ModelResponse": "policyengine.messages",
     "Note": "policyengine.decision",
@@ -126,6 +133,7 @@ _HOMES = {
     "RunView": "policyengine.context",
     "Script": "policyengine.script",
     "ScriptedCall": "policyengine.script",
+    "StalePolicyError": "policyengine.errors",
     "Step": "policyengine.plans",
     "Stop": "policyengine.actions",
     "StopReason": "policyengine.runstate",
@@ -145,6 +153,7 @@ _HOMES = {
     "WindDown": "policyengine.actions",
     "as_tools": "policyengine.toolset",
     "batch": "policyengine.script",
+    "bundled_prices": "policyengine.prices",
     "call": "policyengine.script",
     "call_identity": "policyengine.identity",
     "check_history": "policyengine.history.check",
@@ -155,6 +164,7 @@ _HOMES = {
     "failed": "policyengine.context",
     "find_silent_overflow": "policyengine.providers.errors",
     "force_call": "policyengine.forced_call",
+    "has_bundled_prices": "policyengine.prices",
     "hookimpl": "policyengine.hooks",
     "ladder_option": "policyengine.ladder",
     "ladder_problems": "policyengine.ladder",
@@ -172,6 +182,7 @@ _HOMES = {
 
 __all__ = [
     "HOOKS",
+    "NANO",
     "RUNGS",
     "UPDATE_STEP",
     "Action",
@@ -190,12 +201,15 @@ __all__ = [
     "Deny",
     "EndStep",
     "Engine",
+    "EngineStatus",
     "Extension",
     "ExtensionError",
     "FailedAttempt",
     "Failure",
     "ForcedResult",
     "Form",
+    "Guard",
+    "GuardStopped",
     "Hint",
     "HistoryProblem",
     "HistoryProfile",
@@ -227,6 +241,7 @@ __all__ = [
     "RunView",
     "Script",
     "ScriptedCall",
+    "StalePolicyError",
     "Step",
     "Stop",
     "StopReason",
@@ -245,6 +260,7 @@ __all__ = [
     "WindDown",
     "as_tools",
     "batch",
+    "bundled_prices",
     "call",
     "call_identity",
     "check_history",
@@ -255,6 +271,7 @@ __all__ = [
     "failed",
     "find_silent_overflow",
     "force_call",
+    "has_bundled_prices",
     "hookimpl",
     "ladder_option",
     "ladder_problems",

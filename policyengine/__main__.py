@@ -1,6 +1,6 @@
 """`python -m policyengine`: the command line without its script."""
 
-from policyengine.cli import main
+from policyengine.start import main
 
 if __name__ == "__main__":
     main()

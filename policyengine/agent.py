@@ -45,7 +45,7 @@ from policyengine.loop.state import (
 from policyengine.mailbox import Mailbox
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolResult
 from policyengine.outcome import Outcome
-from policyengine.parsing.forms import described
+from policyengine.parsing.notation import described
 from policyengine.plans.plan import Plan
 from policyengine.protocols import PROTOCOLS, check_choice
 from policyengine.subagent import agent_tool, running
@@ -155,10 +155,11 @@ class Agent:
 
         A `protocol` among the options overrides the policy's.
         """
-        wanted = options.pop("protocol", self.engine.snapshot.policy.protocol)
+        snapshot = self.engine.snapshot
+        wanted = options.pop("protocol", snapshot.policy.protocol)
         check_choice(wanted, (*PROTOCOLS, "auto"), "protocol")
         protocol: Literal["native", "text"] = "text" if wanted == "text" else "native"
-        run = self.engine.start_run(protocol=protocol, **options)
+        run = self.engine.start_run(protocol=protocol, snapshot=snapshot, **options)
         state = LoopState(protocol=protocol, model=self.model.name)
         system = self.system
         if protocol == "text":
@@ -224,7 +225,7 @@ class Agent:
     def _perform(self, loop: Loop, effect: Effect, done: list[ToolResult]) -> Event | None:
         match effect:
             case CallModel(request):
-                return self._call_model(request)
+                return self._call_model(_sent(loop, request))
             case CallTools(jobs):
                 self._run_jobs(loop, jobs, done)
                 return ToolsDone(tuple(done))
@@ -243,7 +244,7 @@ class Agent:
     async def _aperform(self, loop: Loop, effect: Effect, done: list[ToolResult]) -> Event | None:
         match effect:
             case CallModel(request):
-                return await self._acall_model(request)
+                return await self._acall_model(_sent(loop, request))
             case CallTools(jobs):
                 await asyncio.gather(*(self._arun_job(loop, job, done) for job in jobs))
                 return ToolsDone(tuple(done))
@@ -360,6 +361,13 @@ class Agent:
         limit = job.timeout_s or 0.0
         text = loop.run.snapshot.templates.render("tool_timeout", {"tool": job.call.name, "limit": limit})
         return timeout_of(job.call, text, limit)
+
+
+def _sent(loop: Loop, request: ModelRequest) -> ModelRequest:
+    """Return a request as it is sent: in the text protocol only the system prompt offers the tools."""
+    if loop.state.protocol == "text" and request.tools and not request.tool_choice:
+        return msgspec.structs.replace(request, tools=())
+    return request
 
 
 def _request_failed(error: Exception) -> Event:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -21,7 +23,7 @@ from unicodedata import is_normalized, normalize
 
 import msgspec
 
-__all__ = ["call_identity", "mask_volatile", "masked_fingerprint", "raw_fingerprint"]
+__all__ = ["call_identity", "mask_volatile", "masked_fingerprint", "raw_fingerprint", "remembering"]
 
 DIGEST_BYTES = 16
 NOTHING: frozenset[str] = frozenset()
@@ -53,7 +55,26 @@ def raw_fingerprint(text: str) -> str:
 
 def masked_fingerprint(text: str, masks: tuple[str, ...] = ()) -> str:
     """Return a fingerprint of a text without its volatile parts; see `mask_volatile`."""
-    return raw_fingerprint(mask_volatile(text, masks))
+    known = _KNOWN.get()
+    if known is None:
+        return raw_fingerprint(mask_volatile(text, masks))
+    found = known.get((text, masks))
+    if found is None:
+        found = known[text, masks] = raw_fingerprint(mask_volatile(text, masks))
+    return found
+
+
+_KNOWN: ContextVar[dict[tuple[str, tuple[str, ...]], str] | None] = ContextVar("known", default=None)
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Mask each text only once while the block lasts: for whoever shows the same results to many policies."""
+    token = _KNOWN.set({})
+    try:
+        yield
+    finally:
+        _KNOWN.reset(token)
 
 
 def mask_volatile(text: str, masks: tuple[str, ...] = ()) -> str:
@@ -69,8 +90,13 @@ def mask_volatile(text: str, masks: tuple[str, ...] = ()) -> str:
         text = _compiled(mask).sub("<mask>", text)
     if _DIGIT.search(text) is None:
         return text
-    for pattern, substitute in _VOLATILE:
-        text = pattern.sub(substitute, text)
+    # A search for fixed bytes takes a tenth of what a pattern takes, and few texts have what most patterns look for. No
+    # word that is put in has a digit, and no pattern matches its brackets, so that the text as it was can be asked.
+    data = text.encode("utf-8", "surrogatepass")
+    outlines = data.translate(_HEX_OUTLINE), data.translate(_TIME_OUTLINE), data.lower()
+    for pattern, substitute, outline, parts in _VOLATILE:
+        if any(part in outlines[outline] for part in parts):
+            text = pattern.sub(substitute, text)
     return _KEYED_NUMBER.sub(_mask_keyed, text)
 
 
@@ -83,45 +109,69 @@ _UNIT_KEY = re.compile(
     "|(?<![A-Za-z0-9_])(?:ns|us|ms|secs?|seconds|mins|minutes|hrs|hours))"
     r"[\"')]?\s{0,3}$"
 )
-_KEYED_NUMBER = re.compile(r"([:=](?<=[scdrS\"')\s][:=])\s{0,3}[\"']?)-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]{1,3})?")
+_KEYED_NUMBER = re.compile(
+    r"([:=](?:(?<=[scdrS][:=])|(?<=[scderS\"')\s][\"')\s][:=]))\s{0,3}[\"']?)-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]{1,3})?"
+)
 _KEY_WINDOW = 16
 """Characters before a `:` or `=` that hold the longest unit, its closing quote and the character before it."""
 
 _ENDS = "(?![0-9A-Za-z])"
 _DIGIT = re.compile("[0-9]")
 
+_HEX_OUTLINE = bytes.maketrans(b"0123456789abcdefABCDEF", b"0" * 22)
+_TIME_OUTLINE = bytes.maketrans(b"0123456789numsh\xc2\xce", b"0" * 10 + b"u" * 7)
+"""Digits become `0`, and what a unit may begin with (the first byte of a micro sign, too) becomes `u`."""
+
+_IN_HEX, _IN_TIME, _IN_LOWER = range(3)
+
 # Repetition is possessive, bounded or followed by what cannot be part of it, so that a scan is linear in the text.
 # Where it can, a pattern starts with a plain class and looks behind after it: only then does the engine skip ahead.
-_VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), substitute)
-    for pattern, substitute in (
-        (rf"{_HEX}(?<![0-9A-Za-z]{_HEX}){_HEX}{{7}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}{_ENDS}", "<uuid>"),
+# Every match has one of the parts in the outline that is named with them.
+_VOLATILE: tuple[tuple[re.Pattern[str], str, int, tuple[bytes, ...]], ...] = tuple(
+    (re.compile(pattern), substitute, outline, parts)
+    for pattern, substitute, outline, parts in (
+        (
+            rf"{_HEX}(?<![0-9A-Za-z]{_HEX}){_HEX}{{7}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}{_ENDS}",
+            "<uuid>",
+            _IN_HEX,
+            (b"-0000-0000-0000-",),
+        ),
         (
             r"[0-9](?<![0-9][0-9])[0-9]{3}"
             r"(?:-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?"
             r"|[0-9]{4}T[0-9]{4}(?:[0-9]{2})?(?:[.,][0-9]{1,9})?)"
             rf"(?: ?(?:Z|UTC|GMT|[+-][0-9]{{2}}:?[0-9]{{2}}){_ENDS})?",
             "<timestamp>",
+            _IN_TIME,
+            (b"0000-00-00", b"00000000T0000"),
         ),
         (
             rf"{_HEX}(?:(?<![0-9A-Za-z]{_HEX})|(?<=0x{_HEX}))"
             r"(?:(?<=[0-9])[0-9]*+[a-fA-F]|(?<=[a-fA-F])[a-fA-F]*+[0-9])"
             rf"{_HEX}*+(?<={_HEX}{{12}}){_ENDS}",
             "<hex>",
+            _IN_HEX,
+            (b"0" * 12,),
         ),
         (
             rf"1(?<![0-9A-Za-z.]1)[2-9][0-9]{{8}}(?:[0-9]{{3}}|[0-9]{{6}}|[0-9]{{9}})?(?:\.[0-9]{{1,9}})?{_ENDS}",
             "<timestamp>",
+            _IN_TIME,
+            (b"0" * 10,),
         ),
         (
             r"[0-9](?<![0-9A-Za-z.][0-9])[0-9]*+(?:[.,][0-9]++){0,4} ?"
             rf"(?:h ?{_NUMBER} ?m(?:in)?(?: ?{_NUMBER} ?s)?|m(?:in)? ?{_NUMBER} ?s|{_UNIT}){_ENDS}",
             "<duration>",
+            _IN_TIME,
+            (b"0u", b"0 u"),
         ),
         (
             r"[pP](?:(?<![A-Za-z][pP])|(?<=[a-z]P)|(?<=[pP][pP]))(?:id|ID)"
             r"([\"']?\s{0,3}[:=#]?\s{0,3}[\"']?)[0-9]{1,10}(?![0-9])",
             r"pid\1<pid>",
+            _IN_LOWER,
+            (b"pid",),
         ),
     )
 )

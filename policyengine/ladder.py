@@ -26,6 +26,11 @@ NEVER = 1 << 30
 """The number of a rung that is not configured: larger than anything counted."""
 
 
+_RUNG = {"stricter": "lower", "absent": "loosest"}
+# The end of a step may clear the counts that a later rung, or another ladder, would be reached by.
+_ENDS_STEP = {"stricter": "lower", "surely": False}
+
+
 class Ladder(msgspec.Struct, frozen=True):
     """The rungs of one option as `(number, rung)`, ascending. `first` is the lowest number, or `NEVER`."""
 
@@ -71,11 +76,17 @@ def ladder_option(
     The default is that of the whole ladder, so a ladder given in a policy replaces it whole. Numbers below 2 make no
     sense where repetition is counted, because a first call always runs; a breaker may allow 1.
     """
-    number = {"type": "integer", "min": minimum, "max": maximum, "meta": {"stricter": "lower"}}
-    schema: dict[str, Any] = {"type": "dict", "schema": {**{rung: dict(number) for rung in rungs}, **fields}}
+    number = {"type": "integer", "min": minimum, "max": maximum}
+    numbers = {rung: {**number, "meta": dict(_ENDS_STEP if rung == "end_step" else _RUNG)} for rung in rungs}
+    schema: dict[str, Any] = {"type": "dict", "schema": {**numbers, **fields}}
     if default is not None:
         schema["default"] = dict(default)
     return schema
+
+
+def is_idle(fields: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Return whether a mapping with these fields is a ladder without rungs, so that nothing beside them matters."""
+    return sum(rung in fields for rung in RUNGS) > 1 and all(options.get(rung) is None for rung in RUNGS)
 
 
 def ladder_problems(options: Mapping[str, Any] | None, path: Sequence[str]) -> list[OptionProblem]:

@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Any, Protocol
 
 import msgspec
-from loguru import logger
 
 from policyengine.actions import Deny, EndStep, Retry, Rewrite, Stop
 from policyengine.context import RunView, failed
@@ -25,6 +24,7 @@ from policyengine.errors import UsageError
 from policyengine.extension import Extension, Scope
 from policyengine.jsontext import encode, finite
 from policyengine.killswitch import KillSwitch
+from policyengine.log import log
 from policyengine.messages import (
     Batch,
     HistoryWarning,
@@ -36,6 +36,7 @@ from policyengine.messages import (
     ToolResult,
 )
 from policyengine.outcome import Outcome
+from policyengine.parsing.strict import StrictError, loads
 from policyengine.parsing.verdict import Verdict
 from policyengine.policy.days import today
 from policyengine.rewrite import apply_rewrite, target_of
@@ -109,6 +110,7 @@ class Run:
         enforce_time: bool = True,
         switch: KillSwitch | None = None,
         today: Callable[[], date] = today,
+        on_end: Callable[[Run], None] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.state = state
@@ -120,6 +122,7 @@ class Run:
             enforce=enforce_time, switch=switch or KillSwitch(by_policy=snapshot.policy.kill_switch), today=today
         )
         self._latest = latest
+        self._on_end = on_end
         self._tables: Mapping[str, Table] = {}
         self._views: dict[str, RunView] = {}
         self._scopes: dict[str, list[str]] = {}
@@ -191,7 +194,12 @@ class Run:
     def after_parse(self, verdict: Verdict, *, now: float | None = None) -> Decision:
         """Report what the parser made of the response; `decision.changed` is the rewritten verdict, if any."""
         self._tick(now)
-        return self._done("after_parse", (verdict,), self._judge("after_parse", (verdict, verdict.calls)))
+        read = verdict
+        for call in verdict.calls:
+            if call.args is None and call.arguments:
+                read = msgspec.structs.replace(verdict, calls=tuple(map(_read, verdict.calls)))
+                break
+        return self._done("after_parse", (verdict,), self._judge("after_parse", (read, read.calls)))
 
     def add_warning(
         self, kind: str, data: dict[str, Any] | None = None, *, now: float | None = None
@@ -213,6 +221,7 @@ class Run:
         """Report a call that is about to run; `decision.changed` is the rewritten call, if any.
 
         A host that knows which calls came in one response says so with `batch`; without it each call is its own.
+        Where only the text of the arguments is reported, rules are shown what it says (`args`), if it is strict JSON.
         """
         self._tick(now)
         state = self.state
@@ -221,10 +230,11 @@ class Run:
             state.batches += 1
             batch = Batch(f"call-{state.batches}")
         table = self._tables["before_tool_call"]
+        read = _read(call) if call.args is None and call.arguments else call
         if table.rewriters:
-            decision = self._judge_twice(table, call, batch)
+            decision = self._judge_twice(table, read, batch)
         else:
-            decision = self._judge("before_tool_call", (call, batch), call.name)
+            decision = self._judge("before_tool_call", (read, batch), call.name)
         return self._done("before_tool_call", (call, batch), decision)
 
     def after_tool_call(
@@ -232,7 +242,8 @@ class Run:
     ) -> tuple[ToolResult, Decision]:
         """Report the result of a call, also of one that never ran; return the result to put into the history."""
         self._tick(now)
-        decision = self._judge("after_tool_call", (call, result), call.name)
+        read = _read(call) if call.args is None and call.arguments else call
+        decision = self._judge("after_tool_call", (read, result), call.name)
         self._done("after_tool_call", (call, result), decision)
         return decision.changed or result, decision
 
@@ -250,6 +261,8 @@ class Run:
         self._judge("run_end", (outcome,))
         self._done("end", (outcome,), ALLOWED["run_end"])
         self.state.ended = True
+        if self._on_end is not None:
+            self._on_end(self)
 
     def stopped(self, decision: Decision, *, call: int | None = None) -> StopReason:
         """Turn a decision to stop, end the step, wind down or ask into the typed reason.
@@ -317,9 +330,10 @@ class Run:
 
     def _judge(self, hook: str, payload: tuple[Any, ...], tool: str | None = None) -> Decision:
         entries = self._tables[hook].entries
-        if not entries and not self.sinks:
+        votes = self._votes(hook, entries, payload, tool) if entries else []
+        if not votes and not self.sinks:
             return ALLOWED[hook]
-        return self._settle(hook, payload, self._votes(hook, entries, payload, tool), target_of(hook, payload))
+        return self._settle(hook, payload, votes, target_of(hook, payload))
 
     def _judge_twice(self, table: Table, call: ToolCall, batch: Batch) -> Decision:
         """Ask the rules that may rewrite first; if one does, all rules judge the changed call, and only that."""
@@ -370,11 +384,12 @@ class Run:
     def _done(self, method: str, payload: tuple[Any, ...], decision: Decision) -> Decision:
         """Close a reporting call: the journal holds it with its payload, its decision and its faults."""
         if self.journal is not None:
-            faults = dict(self.faults.seen)
-            self.journal.event(self.state.run_id, method, payload, self.state.now, faults, decision)
-        if self.faults.seen:
-            self.faults.seen.clear()
-        self.faults.asked = None
+            seen = dict(self.faults.seen)
+            self.journal.event(self.state.run_id, method, payload, self.state.now, seen, decision)
+        faults = self.faults
+        if faults.seen:
+            faults.seen.clear()
+        faults.asked = None
         return decision
 
     def _count_intervention(self, decision: Decision) -> Decision:
@@ -450,7 +465,7 @@ class Run:
         value = _carried(kept, use, extension)
         if value is None:
             if kept is not None:
-                logger.warning("state of rule {} ({}) no longer fits and starts afresh", rule_id, use)
+                log().warning("state of rule {} ({}) no longer fits and starts afresh", rule_id, use)
             value = extension.state()
         cell = Cell(use, extension.state_version, scope, value)
         cells[rule_id] = cell
@@ -461,6 +476,20 @@ class Run:
             fresh = self.snapshot.extensions[rule_id].state()  # type: ignore[misc]  # only rules with state are listed
             self.state.cells[rule_id].value = fresh
             self._views[rule_id].state = fresh
+
+
+def _read(call: ToolCall) -> ToolCall:
+    """Return a call with its arguments parsed, where it has only their text: rules look at `args`.
+
+    The journal holds what was reported; a replay reads it in the same way.
+    """
+    if call.args is not None or not call.arguments:
+        return call
+    try:
+        args = loads(call.arguments)
+    except StrictError:
+        return call
+    return ToolCall(call.id, call.name, call.arguments, args)
 
 
 def _carried(cell: Cell | None, use: str, extension: Extension) -> msgspec.Struct | None:
@@ -499,7 +528,7 @@ def _told(sink: Sink, report: Report) -> bool:
         sink(report)
     except Exception as error:  # noqa: BLE001 - what watches a run must not be able to end it
         fault = f"{type(error).__name__}: {error}"
-        logger.error("a sink failed at {} and is not told of this run any more: {}", report.hook, fault)
+        log().error("a sink failed at {} and is not told of this run any more: {}", report.hook, fault)
         return False
     return True
 

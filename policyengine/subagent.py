@@ -41,6 +41,11 @@ def running(run: Run) -> Iterator[None]:
         _RUNNING.reset(token)
 
 
+def runs_above() -> tuple[Run, ...]:
+    """Return the runs whose tools are being run here, the outermost first."""
+    return _RUNNING.get()
+
+
 def agent_tool(agent: Agent, name: str, description: str, *, shared: bool) -> Tool:
     """Return a tool that hands a task to `agent` and answers with its outcome."""
     schema = {

@@ -17,13 +17,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+    from pathlib import Path
+
     import jinja2
 
 FALLBACK_LANGUAGE = "en"
@@ -123,6 +124,7 @@ class Origin(msgspec.Struct, frozen=True):
 class _Source(msgspec.Struct, frozen=True):
     origin: Origin
     text: str
+    shipped: bool = False
 
 
 class Templates:
@@ -150,12 +152,15 @@ class Templates:
             problems.append(f"language {language!r} is not a language code")
             self.languages = (FALLBACK_LANGUAGE,)
         for directory in directories:
+            from pathlib import Path
+
             problems += self._read_directory(Path(directory))
         self._overridden = tuple(dict.fromkeys(kind for _, kind in self._own))
         for origin, texts in (extra or {}).items():
             problems += self._take_extra(origin, texts)
         written = {code for code, _ in (*self._own, *self._extra)}
-        if self.languages[0] not in written and not _ships(self.languages[0]):
+        ours = self.languages[0] == FALLBACK_LANGUAGE
+        if not ours and self.languages[0] not in written and not _ships(self.languages[0]):
             problems.append(f"language {language!r} has no templates: there are en and zh; others come from `prompts`")
         self.problems: tuple[str, ...] = tuple(problems)
 
@@ -181,17 +186,22 @@ class Templates:
         """Return the kinds of all templates that extensions bring along."""
         return frozenset(kind for _, kind in self._extra)
 
-    def check(self, kind: str, sample: Mapping[str, Any]) -> str | None:
+    def check(self, kind: str, sample: Mapping[str, Any], *, ours: bool = False) -> str | None:
         """Render the template with sample data; return what is wrong with it, or `None`.
 
-        It is rendered as it is sent, and once more as the hint that `mode: warn` makes of it (`advisory`).
+        It is rendered as it is sent, and once more as the hint that `mode: warn` makes of it (`advisory`). `ours` says
+        that the sample ships with this package. Of a shipped template nothing but the text is needed then: that the
+        two fit does not depend on the policy, and the tests render them all.
         """
-        from policyengine.sandbox import TemplateFault
-
         source = self._look_up(kind)
         if source is None:
             where = " or ".join(f"{code}/{kind}.txt" for code in self.languages)
             return f"message kind {kind!r} has no template ({where})"
+        return None if ours and source.shipped else self._trouble(source, kind, sample)
+
+    def _trouble(self, source: _Source, kind: str, sample: Mapping[str, Any]) -> str | None:
+        from policyengine.sandbox import TemplateFault
+
         try:
             for advisory in (False, True):
                 text, whole = self._render(source, kind, {**sample, "advisory": advisory})
@@ -203,6 +213,12 @@ class Templates:
             line = f":{fault.line}" if fault.line else ""
             return f"{source.origin}{line}: {fault.message}"
         return None
+
+    def prepare(self) -> None:
+        """Import what renders texts, so that the first message of a run reads no file."""
+        from policyengine.sandbox import compile_template
+
+        compile_template("{{ 'a' }}", "")  # jinja2 imports a codec for the first literal it reads
 
     def render(self, kind: str, data: Mapping[str, Any]) -> str:
         """Return the text of a message. Never raises: if the template fails, the bare facts are the text."""
@@ -220,7 +236,8 @@ class Templates:
         return text if whole else f"{text} …"
 
     def _render(self, source: _Source, kind: str, data: Mapping[str, Any]) -> tuple[str, bool]:
-        # jinja2 is imported where the first text is needed: a process that judges one event seldom needs any.
+        # jinja2 is imported where the first text is needed (see `prepare`): a process that only loads needs none. And a
+        # template is compiled when it is first sent; of all there are, a run sends a few.
         from policyengine.sandbox import compile_template, render_template
 
         template = self._compiled.get(kind)
@@ -265,7 +282,7 @@ class Templates:
                 yield f"{path}: {kind!r} cannot be the kind of a message"
                 continue
             # A link may lead within the directory (as those of a mounted volume do), not to any file there is.
-            if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):
+            if not type(path)(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):
                 yield f"{path}: leads out of the directory of templates"
                 continue
             text = _read(path)
@@ -280,22 +297,29 @@ class _Unreadable(msgspec.Struct, frozen=True):
 
 
 def _built_in(language: str, kind: str) -> _Source | None:
-    path = files("policyengine.prompts").joinpath(language, f"{kind}.txt")
+    path = _prompts().joinpath(language, f"{kind}.txt")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:
         return None
-    return _Source(Origin(f"prompts/{language}/{kind}.txt", language), text)
+    return _Source(Origin(f"prompts/{language}/{kind}.txt", language), text, shipped=True)
 
 
 def shipped_kinds() -> frozenset[str]:
     """Return the kinds of all templates of the package, whoever sends them."""
-    folder = files("policyengine.prompts").joinpath(FALLBACK_LANGUAGE)
+    folder = _prompts().joinpath(FALLBACK_LANGUAGE)
     return frozenset(item.name.removesuffix(".txt") for item in folder.iterdir() if item.name.endswith(".txt"))
 
 
 def _ships(language: str) -> bool:
-    return files("policyengine.prompts").joinpath(language).is_dir()
+    return _prompts().joinpath(language).is_dir()
+
+
+def _prompts() -> Traversable:
+    """Return the templates of the package. The module takes long to import, and who sends no message needs none."""
+    from importlib.resources import files
+
+    return files("policyengine.prompts")
 
 
 def _read(path: Path) -> str | _Unreadable:
@@ -329,8 +353,10 @@ def clean_mapping(data: Mapping[str, Any], limits: Limits, depth: int = 0) -> di
 def clean_text(text: str, limit: int) -> str:
     """Return `text` on one line, without invisible marks, cut after `limit` characters."""
     # Cut before the costly part: only so much of the text can matter.
-    text = _HIDDEN.sub("", _BREAKS.sub(" ", text[: limit * 4])).strip()
-    text = _LONE_SURROGATES.sub("\ufffd", text)
+    text = text[: limit * 4]
+    if not text.isascii() or not text.isprintable() or "  " in text:
+        text = _LONE_SURROGATES.sub("\ufffd", _HIDDEN.sub("", _BREAKS.sub(" ", text)))
+    text = text.strip()
     return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 

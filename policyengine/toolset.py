@@ -9,22 +9,28 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from policyengine.errors import UsageError
-from policyengine.messages import ToolCall, ToolError, ToolResult, ToolSpec
+from policyengine.log import settle
+from policyengine.messages import Effect, ToolCall, ToolError, ToolResult, ToolSpec
 from policyengine.results import as_result, classify_tool_result
+from policyengine.signatures import convert, description_of, signature_of
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function the model may call. `is_async` functions are awaited by the async driver."""
+    """A function the model may call. `is_async` functions are awaited by the async driver.
+
+    `effect` is what the tool claims to do, where somebody said so; only `with_effects` looks at it.
+    """
 
     spec: ToolSpec
     function: Callable[..., Any]
     is_async: bool = False
+    effect: Effect | None = None
 
 
 class Toolset:
@@ -38,6 +44,9 @@ class Toolset:
             if tool.spec.name in self._tools:
                 raise UsageError(f"two tools are named {tool.spec.name!r}")
             self._tools[tool.spec.name] = tool
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -95,6 +104,7 @@ def load_object(reference: str, what: str) -> Any:
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, attribute, _MISSING)
+        settle()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -154,17 +164,35 @@ def timeout_of(call: ToolCall, text: str, limit_s: float) -> ToolResult:
     return ToolResult(call.id, text, "timeout", ToolError("timeout", text), None, limit_s)
 
 
-_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
-
-
 def _tool(function: Any, name: str) -> Tool:
     if not callable(function):
         raise UsageError(f"{function!r} is no function, so it cannot be a tool")
     name = name or _name(function)
-    spec = ToolSpec(name, (inspect.getdoc(function) or "").split("\n")[0], _parameters(function, name))
+    signature = signature_of(function, name)
+    spec = ToolSpec(name, description_of(function), signature.schema)
     # An object with `async def __call__` is no coroutine function itself.
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    if signature.converted:
+        function = _converting(function, signature.converted, is_async=is_async)
     return Tool(spec, function, is_async)
+
+
+def _converting(function: Callable[..., Any], converted: dict[str, Any], *, is_async: bool) -> Callable[..., Any]:
+    """Return a function that takes plain arguments; those that do not fit are the result of the call, typed."""
+
+    def run(**arguments: Any) -> Any:
+        try:
+            made = convert(arguments, converted)
+        except ValueError as error:
+            text = f"Invalid arguments: {error}"
+            return ToolResult("", text, "error", ToolError("invalid_arguments", text, False))
+        return function(**made)
+
+    async def arun(**arguments: Any) -> Any:
+        made = run(**arguments)
+        return await made if inspect.isawaitable(made) else made
+
+    return arun if is_async else run
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -172,27 +200,3 @@ def _name(function: Callable[..., Any]) -> str:
     if isinstance(function, functools.partial):
         raise UsageError(f"{function!r} has no name; give the tools as a mapping of names to functions")
     return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
-def _parameters(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    try:
-        hints = get_type_hints(function)
-    except Exception:  # noqa: BLE001 - annotations are foreign code, and only an aid
-        hints = {}
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the tool {name!r} has no signature to read; wrap it in a function with `def`") from error
-    properties: dict[str, Any] = {}
-    required = []
-    for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        json_type = _JSON_TYPES.get(hints.get(parameter.name, Any))
-        properties[parameter.name] = {"type": json_type} if json_type else {}
-        if parameter.default is parameter.empty:
-            required.append(parameter.name)
-    schema: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
-        schema["additionalProperties"] = False  # the function would raise at an argument that it does not have
-    return schema

@@ -19,6 +19,7 @@ from policyengine.identity import (
     mask_volatile,
     masked_fingerprint,
     raw_fingerprint,
+    remembering,
 )
 
 quick = settings(max_examples=60, deadline=None)
@@ -316,3 +317,11 @@ def test_an_identity_costs_little_more_than_the_work_it_needs():
     cost(ours)
     # Measured: 1.2 times. The margin is for busy machines.
     assert cost(ours) < 3 * cost(floor)
+
+
+def test_a_fingerprint_that_is_remembered_is_the_same_and_no_mask_is_mistaken_for_another():
+    texts = ["took 12 ms", "took 13 ms", "id 7", ""]
+    expected = [masked_fingerprint(text, masks) for text in texts for masks in ((), ("id .",))]
+    with remembering():
+        for _ in range(2):
+            assert [masked_fingerprint(text, masks) for text in texts for masks in ((), ("id .",))] == expected

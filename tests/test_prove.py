@@ -24,7 +24,7 @@ def test_every_rung_of_every_shipped_policy_fires_in_the_whole_policy(name):
     from policyengine.policy.load import load_policy
 
     entries = prove(load_policy(name, registry=REGISTRY), REGISTRY)
-    assert len(entries) >= 5
+    assert len(entries) >= (1 if "/" in name else 5)
     assert [entry for entry in entries if not entry.ok or entry.whole != f"fires at {entry.expect}"] == []
 
 

@@ -825,10 +825,10 @@ def test_replaying_a_journal_gives_identical_decisions(tmp_path):
 
     path = tmp_path / "journal.jsonl"
     with path.open("w") as file:
-        recorded = Engine("unattended", registry=REGISTRY, journal=JournalWriter(file))
+        recorded = Engine("default", registry=REGISTRY, journal=JournalWriter(file))
         turns = [call("a", {"x": 1}, "same")] * 3 + [failing(1), failing(2)] + [call("a", {"x": 1}, "same")] * 5
         play(recorded, turns)
-    pairs = list(replay_journal(path, Engine("unattended", registry=REGISTRY)))
+    pairs = list(replay_journal(path, Engine("default", registry=REGISTRY)))
     assert len(pairs) > 30
     assert all(then == now for then, now in pairs)
     assert any(then.action != "allow" for then, _ in pairs)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from policyengine.engine import with_code
 from policyengine.plugins.registry import Registry, discover
-from policyengine.policy.disk import code_digest
+from policyengine.policy.disk import code_digest, with_code
 from policyengine.policy.load import load_policy
 from policyengine.policy.model import Policy
 from policyengine.selftest import self_test

@@ -6,11 +6,16 @@ Knows: names and help texts. Must not know: any verb.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from policyengine.cli import FORMAT
+from policyengine.protocols import PROTOCOLS
+
+if TYPE_CHECKING:
+    from policyengine.policy.problems import Problem
+    from policyengine.snapshot import PolicySnapshot
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +30,20 @@ folder_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine output on stdout.")
 strict_option = click.option("--strict", is_flag=True, help="Exit with 3 where there are only warnings.")
+host_option = click.option(
+    "--host", metavar="HOST", help="Also check that this framework can do what the rules may want."
+)
 allow_empty_option = click.option("--allow-empty", is_flag=True, help="Exit with 0 where there is nothing to do.")
+
+
+protocol_option = click.option(
+    "--protocol",
+    type=click.Choice(PROTOCOLS),
+    default="native",
+    show_default=True,
+    help="How calls are written in plain chat messages (openai_chat): text is what the policy declares.",
+)
+"""For recordings that do not say themselves how calls are written."""
 
 
 def _keep_form(ctx: click.Context, _option: click.Parameter, form: str | None) -> str | None:
@@ -61,3 +79,16 @@ def policy_source(verb: F) -> F:
 def layers(verb: F) -> F:
     """Add `--overlay` and `--folder`."""
     return overlay_option(folder_option(verb))
+
+
+def require_named(snapshot: PolicySnapshot, host: str) -> tuple[Problem, ...]:
+    """Return the warnings about a policy on the host of this name.
+
+    Raises:
+        UsageError: there is no such host.
+        ConfigError: the policy asks for what the host cannot do.
+    """
+    from policyengine.hosts.able import require
+    from policyengine.hosts.table import host_named
+
+    return require(snapshot, host_named(host))

@@ -21,6 +21,9 @@ FIELDS = ("reasoning", "reasoning_content", "reasoning_details", "reasoning_sign
 BLOCKS = ("thinking", "redacted_thinking", "reasoning")
 """Types of content blocks that hold reasoning."""
 
+PLACES = ("content", "output")
+"""Where such blocks stand: in a message's content, or among the items of a response."""
+
 
 def pass_reasoning(messages: Sequence[Message], rule: str) -> Sequence[Message]:
     """Return the messages as they are sent under `rule` (`replay`, `with_calls` or `drop`)."""
@@ -35,9 +38,9 @@ def _kept(message: Message, rule: str) -> bool:
 
 def _without(message: Message) -> Message:
     raw = {name: value for name, value in (message.raw or {}).items() if name not in FIELDS}
-    content = raw.get("content")
-    if isinstance(content, list):
-        raw["content"] = [block for block in content if not _is_reasoning(block)]
+    for name in PLACES:
+        if isinstance(blocks := raw.get(name), list):
+            raw[name] = [block for block in blocks if not _is_reasoning(block)]
     return message if raw == message.raw else msgspec.structs.replace(message, raw=raw)
 
 

@@ -17,8 +17,8 @@ from policyengine.history import build as history
 from policyengine.loop import arguments, batch, ending, recovery, requests, settings, steps
 from policyengine.loop.state import Goto, Loop, Next
 from policyengine.messages import HistoryWarning, ModelResponse
-from policyengine.parsing.forms import examples_of
 from policyengine.parsing.guess import as_parsed, settle_guess
+from policyengine.parsing.notation import examples_of
 from policyengine.parsing.parse import parse_response
 from policyengine.parsing.verdict import ANSWERED, FALLBACK, WARNING_KINDS, Verdict
 from policyengine.providers.errors.overflow import INFERRED

@@ -1211,3 +1211,42 @@ def test_a_late_result_corrects_only_its_own_call():
         session.hook("after_tool_call", late, ToolResult(late.id, f"{number} %"))
         answers.append(session.call(*B()))
     assert answers == ["allow", "allow", "stop"] * 3
+
+
+# ---- results that are taken as equal
+
+
+def failing(text):
+    return ToolResult("", text, "error")
+
+
+def test_failures_that_say_something_else_each_time_are_a_repeat_where_only_successes_are_compared():
+    calls = [("read", {}, failing(f"no such file (attempt {word})")) for word in ("one", "two", "three")]
+    assert Session({"repeat": {"deny": 3}}).play(*calls) == ["allow"] * 3
+    guard = Session({"repeat": {"deny": 3}, "results": "compare_successes"})
+    assert guard.play(*calls) == ["allow", "allow", "deny+give_up"]
+
+
+def test_a_failure_never_equals_a_success_where_only_successes_are_compared():
+    guard = Session({"repeat": {"deny": 3}, "results": "compare_successes"})
+    assert guard.play(A("same"), A(failing("same")), A("same"), A("other")) == ["allow"] * 4
+
+
+def test_what_a_call_answers_does_not_matter_where_results_are_ignored():
+    guard = Session({"repeat": {"deny": 3}, "cycle": {"deny": 3, "max_period": 4}, "results": "ignore"})
+    assert guard.play(A("one"), A(failing("two")), A("three")) == ["allow", "allow", "deny+give_up"]
+    guard.user()
+    turns = [call for turn in "xyz" for call in (A(f"a {turn}"), B(f"b {turn}"))]
+    assert guard.play(*turns) == ["allow"] * 5 + ["deny+give_up"]
+
+
+def test_results_of_one_tool_are_ignored_and_those_of_others_compared():
+    guard = Session({"repeat": {"deny": 3}, "tools": {"shell": {"results": "ignore"}}})
+    assert guard.play(*(("shell", {}, f"12:00:{second}x") for second in "abc"))[-1] == "deny+give_up"
+    assert guard.play(A("one"), A("two"), A("three")) == ["allow"] * 3
+
+
+@pytest.mark.parametrize("singly", [False, True])
+def test_results_that_come_late_are_taken_as_equal_too(singly):
+    guard = Session({"repeat": {"deny": 3}, "results": "ignore"}, singly=singly, save=True, ends=False)
+    assert guard.play(A("one"), A("two"), A("three"))[-1] == "deny+give_up"
