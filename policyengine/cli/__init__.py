@@ -4,24 +4,29 @@ Knows: which verbs there are, exit codes, how an error is shown to a person.
 Must not know: what any verb does. A verb's module is imported only when it is invoked, so that help is instant.
 
 Exit codes, the same for every verb: 0 the asked-for property holds; 1 the input is at fault; 2 the work could not be
-done; 3 only warnings, and `--strict`; 4 nothing was checked; 6 `run` was stopped by a guard; 7 `run` waits for a
-human. 130 and 141 are the shell's: interrupted, and nobody reads the output any more.
+done; 3 only warnings, and `--strict`; 4 nothing was checked; 5 a running engine refused the new version of its policy;
+6 `run` was stopped by a guard; 7 `run` waits for a human. 130 and 141 are the shell's: interrupted, and nobody reads
+the output any more.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import traceback
+import threading
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
+from policyengine.start import begin
+
 VERBS: dict[str, str] = {
     "run": "Work on a task under a policy and show what the guards do.",
     "check": "Validate policies the way a running engine would.",
+    "lint": "Find what a policy says that can hardly be meant.",
     "explain": "Show the values in force, and where every layer set them.",
     "explain-error": "Explain a problem code, with an example and its correction.",
     "schema": "Print the JSON Schema of policy files, for editors.",
@@ -30,14 +35,23 @@ VERBS: dict[str, str] = {
     "test": "Play the tests of policies and say what they reach.",
     "eval": "Ask a policy about one event and show every rule's vote.",
     "replay": "Report what a policy would have done in recorded runs.",
+    "backtest": "Count what policies would have done in recorded runs.",
+    "tune": "Find better thresholds in recorded runs.",
     "runs": "Show the first point at which two recorded runs differ.",
-    "extensions": "List the extensions there are, or begin a package of them.",
+    "extensions": "List, check and block extensions, or begin a package of them.",
     "inspect": "Look closely at one tool, or at a whole agent.",
+    "status": "Say what is in force in a running engine.",
+    "reload": "Have a running engine read its policy again, now.",
+    "kill": "Keep every rule of a running engine from having an effect.",
+    "hook": "Answer the hooks of coding agents, and install them.",
 }
 """Every verb with its line in the help; each is the `command` of the module of its name (`_` for `-`)."""
 
-OK, AT_FAULT, COULD_NOT, ONLY_WARNINGS, NOTHING, STOPPED, WAITING = 0, 1, 2, 3, 4, 6, 7
+OK, AT_FAULT, COULD_NOT, ONLY_WARNINGS, NOTHING, REFUSED, STOPPED, WAITING = 0, 1, 2, 3, 4, 5, 6, 7
 INTERRUPTED, BROKEN_PIPE = 130, 141
+
+PATIENCE_S = 5.0
+"""How long the end of the process is held up by threads that somebody's code has started."""
 
 DISTRIBUTION = "agent-policyengine"
 
@@ -114,15 +128,33 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line."""
+    begin()  # where the script of an older installation starts here
     for name in ("stdout", "stderr"):  # `None` where the shell closed it: nobody reads, but the work is wanted
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the life of the process
-    cli.main(prog_name="policyengine")
+    try:
+        cli.main(prog_name="policyengine")
+    finally:
+        if sys.argv[1:2] != ["run"]:  # there, threads are those of the user's own tools, and may have work to do
+            threading.Thread(target=_leave, args=(sys.exc_info()[1],), daemon=True).start()
+
+
+def _leave(ending: BaseException | None) -> None:
+    """End the process if code of an extension keeps it alive: the interpreter waits for such threads for ever."""
+    time.sleep(PATIENCE_S)
+    main_thread = threading.main_thread()
+    held = [thread.name for thread in threading.enumerate() if thread is not main_thread and not thread.daemon]
+    if not held:
+        return  # what takes its time is the interpreter itself
+    sys.stdout.flush()
+    sys.stderr.write(f"not waited for: threads of extensions or tools that have not ended ({', '.join(held)})\n"[:1000])
+    sys.stderr.flush()
+    os._exit(ending.code if isinstance(ending, SystemExit) and isinstance(ending.code, int) else COULD_NOT)
 
 
 def guarded(work: Callable[[], Any]) -> int:
     """Do the work and return its exit code; whatever it raises is shown once, on stderr."""
-    from policyengine.errors import ConfigError, ExtensionError, UsageError
+    from policyengine.errors import ConfigError, ExtensionError, StalePolicyError, UsageError
 
     try:
         code = work()
@@ -132,6 +164,9 @@ def guarded(work: Callable[[], Any]) -> int:
         return _failed(render(error.problems))
     except (ExtensionError, UsageError) as error:
         return _failed(f"error: {error}")
+    except StalePolicyError as error:
+        _failed(f"error: {error}")
+        return COULD_NOT
     except click.ClickException as error:
         error.show()
         return AT_FAULT
@@ -142,6 +177,8 @@ def guarded(work: Callable[[], Any]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception:  # noqa: BLE001 - the end of the process: the code tells apart what the interpreter would not
+        import traceback
+
         traceback.print_exc()
         return COULD_NOT
     return code if isinstance(code, int) else OK

@@ -1,0 +1,334 @@
+"""`Guard`: the rules around a loop that somebody wrote by hand, in ten lines.
+
+Knows: `HostRun`, messages as plain mappings. Must not know: any SDK; what has the shape of a message is read as one.
+
+A loop of one's own does four things: it asks whether to send a request, reports the response, reports the results, and
+goes round again. Everything else (rounds, batches, refusals, notes, wind-down, the end) is `HostRun`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from typing import Any
+
+from policyengine.engine import Engine
+from policyengine.errors import PolicyEngineError, UsageError
+from policyengine.hosts.able import require
+from policyengine.hosts.core import HostRun
+from policyengine.hosts.host import Host
+from policyengine.hosts.shapes import calls_of, read_reply
+from policyengine.hosts.state import Ruling, Turn
+from policyengine.hosts.table import HOSTS
+from policyengine.messages import ModelRequest, ToolCall, ToolResult
+from policyengine.outcome import Outcome
+from policyengine.runstate import StopReason
+from policyengine.toolset import failure_of, result_of
+
+Approve = Callable[[ToolCall, str], bool]
+"""Asked whether a call may run, with the question of the rule; only `True` lets it."""
+
+
+class GuardStopped(PolicyEngineError):
+    """A guard ended the run, where `Guard(raising=True)` was asked for; `outcome` says why."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        stop = outcome.stop
+        super().__init__(f"{stop.code}: {stop.message}" if stop else outcome.status)
+
+
+class Guard:
+    """One run of a loop written by hand, under a policy.
+
+    Use it with `with` (or `async with`); it ends the run whatever happens in the block.
+
+    Args:
+        policy: a shipped policy, a file, a `Policy`, or an `Engine` that several guards share.
+        task: what the user wants.
+        tools: the names on offer, where calls of others are to be refused here; any mapping or list of names.
+        approve: asked when a rule wants a human; without it such calls are refused.
+        raising: raise `GuardStopped` where a guard ends the run, instead of letting the loop find out.
+        host: what the loop can do, if less than everything.
+        options: those of `Engine.start_run` (`run_id`, `agent`, `conversation`).
+
+    `warnings` are what `policyengine check --host own_loop` says of the policy, beside errors.
+
+    Raises:
+        ConfigError: the policy cannot be used, or asks for what the loop cannot do.
+    """
+
+    def __init__(
+        self,
+        policy: Any = "default",
+        *,
+        task: str = "",
+        tools: Iterable[str] | None = None,
+        approve: Approve | None = None,
+        raising: bool = False,
+        host: Host = HOSTS["own_loop"],
+        **options: Any,
+    ) -> None:
+        self.engine = policy if isinstance(policy, Engine) else Engine(policy)
+        self.warnings = require(self.engine.snapshot, host)
+        names = None if tools is None else tuple(tools)
+        self.run = HostRun(self.engine, host, attended=approve is not None, tools=names, strict=True, **options)
+        self.approve = approve
+        self.raising = raising
+        self._task = task
+        self._notice = ""
+
+    @classmethod
+    def resume(cls, policy: Any, saved: bytes, **how: Any) -> Guard:
+        """Return the guard that `save` wrote; `how` are arguments as when it was made."""
+        guard = cls(policy, **how)
+        guard.run = HostRun.resume(
+            guard.engine, guard.run.host, saved, attended=guard.run.attended, tools=guard.run.tools, strict=True
+        )
+        return guard
+
+    def save(self) -> bytes:
+        """Return the run as JSON, at any point."""
+        return self.run.save()
+
+    def __enter__(self) -> Guard:
+        self.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if kind is None or kind is GuardStopped:
+            self.run.end()
+        else:
+            self.run.end("failed" if issubclass(kind, Exception) else "cancelled", error=f"{kind.__name__}: {error}")
+
+    async def __aenter__(self) -> Guard:
+        return self.__enter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self.__exit__(*raised)
+
+    # ---- the run
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over, or its answer was given."""
+        return self.run.ended or self.run.state.final
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the run ended; `None` before the block does, unless a guard ended it."""
+        return self.run.outcome
+
+    @property
+    def stop(self) -> StopReason | None:
+        """Why a guard ended the run, if one did."""
+        return self.run.stop
+
+    def begin(self, task: str = "") -> None:
+        """Begin the run; `with` does it. A run that was resumed has begun."""
+        if not self.run.run.state.started:
+            self.run.begin(task or self._task)
+
+    def user(self, text: str, *, injected: bool = False) -> dict[str, str]:
+        """Report a message of the user during the run; return it as a message."""
+        self.run.user_message(text, injected=injected)
+        return {"role": "user", "content": text}
+
+    def ready(self, messages: list[Any] | None = None, *, model: str = "") -> bool:
+        """Return whether another request is to be sent; notes of the rules are appended to `messages` first.
+
+        False once the model gave its answer or a guard ended the run.
+
+        Raises:
+            GuardStopped: a guard ended it, and the guard is `raising`.
+        """
+        if not self.ended:
+            move = self.run.before_model(ModelRequest((), model=model))
+            if messages is not None:
+                messages += [{"role": "user", "content": note.text} for note in move.notes]
+        if self.run.ended and self.raising:
+            assert self.run.outcome is not None
+            raise GuardStopped(self.run.outcome)
+        return not self.ended
+
+    def response(self, reply: Any = "", calls: Iterable[Any] | None = None, **facts: Any) -> GuardTurn:
+        """Report a response and return what may run of it.
+
+        `reply` is a text, a message (`{"content": ..., "tool_calls": [...]}`, or an object with these attributes), or
+        a whole completion. `calls`, if given, are the calls: `ToolCall`s, `(name, args)` or mappings. `facts` are
+        `usage`, `finish_reason`, `reasoning` and `model` where the reply does not hold them.
+        """
+        read = read_reply(reply)
+        made = read.calls if calls is None else calls_of(calls, f"call-{self.run.run.state.iteration or 1}")
+        given = {**read.facts, **facts}
+        turn = self.run.after_model(read.text, made, **given)
+        return GuardTurn(self, turn)
+
+    def allow(self, name: str, args: Mapping[str, Any] | None = None) -> Ruling:
+        """Judge one call by itself, where nothing is known of responses; `ruling.runs` says whether it may run.
+
+        Report its result with `answer`.
+        """
+        self.begin()
+        return self._asked(self.run.call(ToolCall("", name, args=dict(args or {}))))
+
+    def answer(self, call: ToolCall, value: Any) -> ToolResult:
+        """Report what a call returned (or the exception it raised); return the result for the model."""
+        made = failure_of(call, value) if isinstance(value, BaseException) else result_of(call, value)
+        return self.run.answer_result(call.id, made)
+
+    def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of which every call is judged by itself, where nobody tells of responses.
+
+        It returns what the function returns; the text for the model where the call is refused or a rule changed the
+        result. Calls that raise are reported and raise. Use it as a decorator, too.
+        """
+        signature = inspect.signature(function)
+
+        def judged(args: Any, kwargs: Any) -> Ruling:
+            bound = signature.bind(*args, **kwargs)
+            named = {key: value for key, value in bound.arguments.items() if key in signature.parameters}
+            for parameter in signature.parameters.values():
+                if parameter.kind is parameter.VAR_KEYWORD:
+                    named |= named.pop(parameter.name, {})
+            return self.allow(function.__name__, named)
+
+        def told(call: ToolCall, value: Any) -> Any:
+            made, answer = result_of(call, value), self.answer(call, value)
+            return value if answer.text == made.text else answer.text
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            ruling = judged(args, kwargs)
+            if not ruling.runs:
+                return ruling.text
+            try:
+                value = function(**ruling.call.args)
+            except Exception as error:
+                self.answer(ruling.call, error)
+                raise
+            return told(ruling.call, value)
+
+        @functools.wraps(function)
+        async def waiting(*args: Any, **kwargs: Any) -> Any:
+            ruling = judged(args, kwargs)
+            if not ruling.runs:
+                return ruling.text
+            try:
+                value = await function(**ruling.call.args)
+            except Exception as error:
+                self.answer(ruling.call, error)
+                raise
+            return told(ruling.call, value)
+
+        return waiting if inspect.iscoroutinefunction(function) else guarded
+
+    def end(self, output: str = "") -> Outcome:
+        """End the run; `with` does it."""
+        return self.run.end(output=output)
+
+    def _asked(self, ruling: Ruling) -> Ruling:
+        if ruling.action != "ask":
+            return ruling
+        approved = self.approve is not None and self.approve(ruling.call, ruling.text) is True
+        return self.run.approve(ruling.call.id, approved)
+
+
+class GuardTurn:
+    """One response: what may run of it, and the answers to all its calls.
+
+    Attributes: `text` (what the model said), `kind` (see `hosts.state.Turn`), `calls` (those that may run, rewritten
+    where a rule rewrote them), `stop` (why a guard ended the run, if it did).
+    """
+
+    def __init__(self, guard: Guard, turn: Turn) -> None:
+        self._guard = guard
+        self._run = guard.run
+        self._rulings = [guard._asked(ruling) for ruling in turn.rulings]
+        self._answers = {
+            ruling.call.id: ToolResult(ruling.call.id, ruling.text, "denied")
+            for ruling in self._rulings
+            if not ruling.runs
+        }
+        self.kind = turn.kind
+        self.text = turn.text
+        self.stop = turn.stop
+        self.calls = tuple(ruling.call for ruling in self._rulings if ruling.runs)
+
+    @property
+    def refused(self) -> tuple[Ruling, ...]:
+        """The calls that do not run, with what the model is told and why."""
+        return tuple(ruling for ruling in self._rulings if not ruling.runs)
+
+    def answer(self, call: ToolCall | str, value: Any, *, duration_s: float | None = None) -> str:
+        """Report what a call returned (text as it is, anything else as JSON) or the exception it raised.
+
+        Returns the text for the model, which a rule may have changed. May be called from any thread, in any order.
+        """
+        call = self._call(call)
+        if isinstance(value, BaseException):
+            made = failure_of(call, value, duration_s)
+        else:
+            made = result_of(call, value, duration_s)
+        told = self._run.answer_result(call.id, made)
+        self._answers[call.id] = told
+        return told.text
+
+    def run(self, tools: Mapping[str, Callable[..., Any]]) -> GuardTurn:
+        """Run what may run, one call after the other, and report each result; an exception is one."""
+        for call in self.calls:
+            began = monotonic()
+            value: Any
+            try:
+                value = tools[call.name](**(call.args or {}))
+            except Exception as error:  # noqa: BLE001 - whatever a tool raises is its result
+                value = error
+            self.answer(call, value, duration_s=monotonic() - began)
+        return self
+
+    async def arun(self, tools: Mapping[str, Callable[..., Any]]) -> GuardTurn:
+        """Run what may run concurrently; functions that are not asynchronous run one after the other."""
+        await asyncio.gather(*(self._arun(tools, call) for call in self.calls))
+        return self
+
+    async def _arun(self, tools: Mapping[str, Callable[..., Any]], call: ToolCall) -> None:
+        began = monotonic()
+        value: Any
+        try:
+            value = tools[call.name](**(call.args or {}))
+            if inspect.isawaitable(value):
+                value = await value
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its result
+            value = error
+        self.answer(call, value, duration_s=monotonic() - began)
+
+    def results(self) -> tuple[ToolResult, ...]:
+        """Return the answer to every call, in call order.
+
+        Raises:
+            UsageError: a call that may run has no answer yet.
+        """
+        missing = [ruling.call.id for ruling in self._rulings if ruling.call.id not in self._answers]
+        if missing:
+            raise UsageError(f"these calls have no answer yet: {', '.join(missing)}")
+        return tuple(self._answers[ruling.call.id] for ruling in self._rulings)
+
+    def messages(self) -> list[dict[str, str]]:
+        """Return the answers as messages of the role `tool`, one for every call, in call order."""
+        return [
+            {"role": "tool", "tool_call_id": result.call_id, "content": result.text or "(no output)"}
+            for result in self.results()
+        ]
+
+    def _call(self, call: ToolCall | str) -> ToolCall:
+        wanted = call if isinstance(call, str) else call.id
+        for ruling in self._rulings:
+            if ruling.call.id == wanted:
+                return ruling.call
+        raise UsageError(f"call {wanted!r} is none of this response")
+
+
+__all__ = ["Guard", "GuardStopped", "GuardTurn"]
