@@ -96,21 +96,22 @@ def mask_volatile(text: str, masks: tuple[str, ...] = ()) -> str:
     outlines = data.translate(_HEX_OUTLINE), data.translate(_TIME_OUTLINE), data.lower()
     for pattern, substitute, outline, parts in _VOLATILE:
         if any(part in outlines[outline] for part in parts):
-            text = pattern.sub(substitute, text)
-    return _KEYED_NUMBER.sub(_mask_keyed, text)
+            text = _compiled(pattern).sub(substitute, text)
+    return _compiled(_KEYED_NUMBER).sub(_mask_keyed, text)
 
 
 _HEX = "[0-9a-fA-F]"
 _NUMBER = r"[0-9]++(?:[.,][0-9]++){0,4}"
 _UNIT = "(?:ns|us|µs|μs|ms|s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?)"
-_UNIT_KEY = re.compile(
+_UNIT_KEY = (
     "(?:(?<=_)(?:ns|us|ms|s|secs?|seconds?|mins|minutes?|hrs?|hours?)"
     "|(?<=[a-z0-9])(?:Ns|Us|Ms|MS|S|Secs?|Seconds?|Mins|Minutes?|Hrs?|Hours?)"
     "|(?<![A-Za-z0-9_])(?:ns|us|ms|secs?|seconds|mins|minutes|hrs|hours))"
     r"[\"')]?\s{0,3}$"
 )
-_KEYED_NUMBER = re.compile(
-    r"([:=](?:(?<=[scdrS][:=])|(?<=[scderS\"')\s][\"')\s][:=]))\s{0,3}[\"']?)-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]{1,3})?"
+_KEYED_NUMBER = (
+    r"([:=](?:(?<=[scdrS][:=])|(?<=[scderS\"')\s][\"')\s][:=]))\s{0,3}[\"']?)"
+    r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]{1,3})?"
 )
 _KEY_WINDOW = 16
 """Characters before a `:` or `=` that hold the longest unit, its closing quote and the character before it."""
@@ -126,60 +127,59 @@ _IN_HEX, _IN_TIME, _IN_LOWER = range(3)
 
 # Repetition is possessive, bounded or followed by what cannot be part of it, so that a scan is linear in the text.
 # Where it can, a pattern starts with a plain class and looks behind after it: only then does the engine skip ahead.
-# Every match has one of the parts in the outline that is named with them.
-_VOLATILE: tuple[tuple[re.Pattern[str], str, int, tuple[bytes, ...]], ...] = tuple(
-    (re.compile(pattern), substitute, outline, parts)
-    for pattern, substitute, outline, parts in (
-        (
-            rf"{_HEX}(?<![0-9A-Za-z]{_HEX}){_HEX}{{7}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}{_ENDS}",
-            "<uuid>",
-            _IN_HEX,
-            (b"-0000-0000-0000-",),
-        ),
-        (
-            r"[0-9](?<![0-9][0-9])[0-9]{3}"
-            r"(?:-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?"
-            r"|[0-9]{4}T[0-9]{4}(?:[0-9]{2})?(?:[.,][0-9]{1,9})?)"
-            rf"(?: ?(?:Z|UTC|GMT|[+-][0-9]{{2}}:?[0-9]{{2}}){_ENDS})?",
-            "<timestamp>",
-            _IN_TIME,
-            (b"0000-00-00", b"00000000T0000"),
-        ),
-        (
-            rf"{_HEX}(?:(?<![0-9A-Za-z]{_HEX})|(?<=0x{_HEX}))"
-            r"(?:(?<=[0-9])[0-9]*+[a-fA-F]|(?<=[a-fA-F])[a-fA-F]*+[0-9])"
-            rf"{_HEX}*+(?<={_HEX}{{12}}){_ENDS}",
-            "<hex>",
-            _IN_HEX,
-            (b"0" * 12,),
-        ),
-        (
-            rf"1(?<![0-9A-Za-z.]1)[2-9][0-9]{{8}}(?:[0-9]{{3}}|[0-9]{{6}}|[0-9]{{9}})?(?:\.[0-9]{{1,9}})?{_ENDS}",
-            "<timestamp>",
-            _IN_TIME,
-            (b"0" * 10,),
-        ),
-        (
-            r"[0-9](?<![0-9A-Za-z.][0-9])[0-9]*+(?:[.,][0-9]++){0,4} ?"
-            rf"(?:h ?{_NUMBER} ?m(?:in)?(?: ?{_NUMBER} ?s)?|m(?:in)? ?{_NUMBER} ?s|{_UNIT}){_ENDS}",
-            "<duration>",
-            _IN_TIME,
-            (b"0u", b"0 u"),
-        ),
-        (
-            r"[pP](?:(?<![A-Za-z][pP])|(?<=[a-z]P)|(?<=[pP][pP]))(?:id|ID)"
-            r"([\"']?\s{0,3}[:=#]?\s{0,3}[\"']?)[0-9]{1,10}(?![0-9])",
-            r"pid\1<pid>",
-            _IN_LOWER,
-            (b"pid",),
-        ),
-    )
+# Every match has one of the parts in the outline that is named with them. A pattern is compiled when a text first needs
+# it: a process that judges one call needs few.
+# They are compiled where a text needs them: a process that judges one call needs few.
+_VOLATILE: tuple[tuple[str, str, int, tuple[bytes, ...]], ...] = (
+    (
+        rf"{_HEX}(?<![0-9A-Za-z]{_HEX}){_HEX}{{7}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}{_ENDS}",
+        "<uuid>",
+        _IN_HEX,
+        (b"-0000-0000-0000-",),
+    ),
+    (
+        r"[0-9](?<![0-9][0-9])[0-9]{3}"
+        r"(?:-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?"
+        r"|[0-9]{4}T[0-9]{4}(?:[0-9]{2})?(?:[.,][0-9]{1,9})?)"
+        rf"(?: ?(?:Z|UTC|GMT|[+-][0-9]{{2}}:?[0-9]{{2}}){_ENDS})?",
+        "<timestamp>",
+        _IN_TIME,
+        (b"0000-00-00", b"00000000T0000"),
+    ),
+    (
+        rf"{_HEX}(?:(?<![0-9A-Za-z]{_HEX})|(?<=0x{_HEX}))"
+        r"(?:(?<=[0-9])[0-9]*+[a-fA-F]|(?<=[a-fA-F])[a-fA-F]*+[0-9])"
+        rf"{_HEX}*+(?<={_HEX}{{12}}){_ENDS}",
+        "<hex>",
+        _IN_HEX,
+        (b"0" * 12,),
+    ),
+    (
+        rf"1(?<![0-9A-Za-z.]1)[2-9][0-9]{{8}}(?:[0-9]{{3}}|[0-9]{{6}}|[0-9]{{9}})?(?:\.[0-9]{{1,9}})?{_ENDS}",
+        "<timestamp>",
+        _IN_TIME,
+        (b"0" * 10,),
+    ),
+    (
+        r"[0-9](?<![0-9A-Za-z.][0-9])[0-9]*+(?:[.,][0-9]++){0,4} ?"
+        rf"(?:h ?{_NUMBER} ?m(?:in)?(?: ?{_NUMBER} ?s)?|m(?:in)? ?{_NUMBER} ?s|{_UNIT}){_ENDS}",
+        "<duration>",
+        _IN_TIME,
+        (b"0u", b"0 u"),
+    ),
+    (
+        r"[pP](?:(?<![A-Za-z][pP])|(?<=[a-z]P)|(?<=[pP][pP]))(?:id|ID)"
+        r"([\"']?\s{0,3}[:=#]?\s{0,3}[\"']?)[0-9]{1,10}(?![0-9])",
+        r"pid\1<pid>",
+        _IN_LOWER,
+        (b"pid",),
+    ),
 )
 
 
 def _mask_keyed(match: re.Match[str]) -> str:
     start = match.start()
-    if _UNIT_KEY.search(match.string[max(0, start - _KEY_WINDOW) : start]) is None:
+    if _compiled(_UNIT_KEY).search(match.string[max(0, start - _KEY_WINDOW) : start]) is None:
         return match.group()
     return match.group(1) + "<duration>"
 

@@ -15,7 +15,7 @@ SETTING_UP = frozenset({"install", "doctor"})
 def begin() -> None:
     """Answer an event of a hook and end the process, if that is what it was started for."""
     words = sys.argv[1:]
-    if words[:1] != ["hook"] or not words[1:] or words[1] in SETTING_UP or {"-h", "--help"} & set(words[1:]):
+    if words[:1] != ["hook"] or (words[1:] and words[1] in SETTING_UP) or {"-h", "--help"} & set(words):
         return
     from policyengine.hook.entry import main as answer
 

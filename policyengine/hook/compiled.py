@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import gmtime, time_ns
+
 import msgspec
 
 from policyengine import __version__

@@ -14,8 +14,6 @@ from typing import Literal, get_args
 
 import msgspec
 
-from policyengine.results.plain import encodable
-
 SET_PLAN = "set_plan"
 UPDATE_STEP = "update_step"
 """The tools with which a model writes a plan and ends or changes its steps."""
@@ -158,6 +156,8 @@ def ids_of(steps: Iterable[Step], *states: State) -> set[str]:
 
 def one_line(text: str, limit: int) -> str:
     """Return text that can be sent, on one line and cut after `limit` characters."""
+    from policyengine.results.plain import encodable  # a run without a plan needs none of it
+
     text = encodable(" ".join(text[: limit * 4].split()))
     return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 

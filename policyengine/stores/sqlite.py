@@ -15,15 +15,11 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from time import time
 
 from policyengine.stores import StoreError
 
 BUSY_S = 10.0
 """How long to wait for the write lock."""
-
-ORPHAN_S = 3600.0
-"""After what time an unfinished file of a process that was killed is removed."""
 
 _VERSION = 1
 _SCHEMA = (
@@ -150,13 +146,3 @@ def _create(path: str) -> None:
         for name in (draft, f"{draft}-wal", f"{draft}-shm"):
             with suppress(FileNotFoundError):
                 os.unlink(name)
-
-
-def remove_orphans(path: str | os.PathLike[str], older_than_s: float = ORPHAN_S) -> None:
-    """Remove what processes left that were killed while they made a file."""
-    folder, name = os.path.split(os.fspath(path))
-    for entry in os.scandir(folder or "."):
-        if entry.name.startswith(f"{name}.") and ".new" in entry.name:
-            with suppress(OSError):
-                if entry.stat().st_mtime < time() - older_than_s:
-                    os.unlink(entry.path)

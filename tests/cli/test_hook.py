@@ -24,7 +24,7 @@ from policyengine.hook.settings import Entries, install
 from policyengine.hosts.core import HostRun
 from policyengine.hosts.table import HOSTS
 from policyengine.stores import RUNS, StoreError
-from policyengine.stores.sqlite import SqliteStore, remove_orphans
+from policyengine.stores.sqlite import SqliteStore
 
 HOOK = [sys.executable, "-P", "-m", "policyengine.hook"]
 SCRIPT = [sys.executable, "-m", "policyengine", "hook"]
@@ -158,6 +158,11 @@ def test_an_event_that_cannot_be_read_blocks(said, why, state):
 @pytest.mark.parametrize("options", [["--no-such"], ["--policy"], ["twice"], ["--deadline", "soon"], ["--deadline=0"]])
 def test_a_command_line_that_cannot_be_read_blocks(options, state):
     blocked(run(event(), state, *options), "usage: policyengine hook")
+
+
+def test_a_verb_without_a_host_blocks():
+    for command in (HOOK, SCRIPT):
+        blocked(subprocess.run(command, input=b"{}", capture_output=True, check=False), "no host is named")
 
 
 def test_a_host_that_is_not_known_blocks(state):
@@ -378,15 +383,17 @@ def test_a_process_that_is_killed_while_it_makes_the_store_leaves_nothing_half_m
         assert answered(run(event(number=2), folder, "--policy", policy)) == {}
 
 
-def test_what_a_killed_process_left_is_removed_later(tmp_path):
-    path = tmp_path / "hooks.sqlite"
-    SqliteStore(path).close()
-    old, new = tmp_path / "hooks.sqlite.1.ab.new", tmp_path / "hooks.sqlite.2.cd.new"
-    old.write_text("")
-    new.write_text("")
-    os.utime(old, (1, 1))
-    remove_orphans(path)
-    assert (old.exists(), new.exists(), path.exists()) == (False, True, True)
+def test_what_killed_processes_left_is_removed_when_a_session_begins(state, policy):
+    run(event(), state, "--policy", policy)
+    names = ("hooks.sqlite.1.ab.new", "hooks.sqlite.1.ab.new-wal", "x.policy.2.cd.new", "old.policy")
+    for name in (*names, "young.new"):
+        (state / name).write_text("")
+    for name in names:
+        os.utime(state / name, (1, 1))
+    assert answered(run(event("SessionStart", session="another"), state, "--policy", policy)) == {}
+    assert not any((state / name).exists() for name in names)
+    assert (state / "young.new").exists()
+    assert calls(state) == 1
 
 
 def test_a_store_undoes_what_raises_and_knows_its_version(tmp_path):

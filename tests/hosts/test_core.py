@@ -602,6 +602,8 @@ def driven(recording, engine):
                 said = event.response
                 facts = {"reasoning": said.reasoning, "finish_reason": said.finish_reason, "usage": said.usage}
                 run.before_model()
+                if changed():
+                    return found
                 turn = run.after_model(said.text, said.tool_calls, model=said.model, **facts)
                 if changed() or (turn.kind == "unusable" and said.tool_calls):
                     return found
