@@ -83,8 +83,8 @@ class Direction(msgspec.Struct, frozen=True):
 
     `front` are the candidates that none is better than on the first half, by name. `proposal` is the best that stays
     in the limit there; empty where that is the policy in force, or where nothing can be said. It is `confirmed` where
-    it stays in the limit on the other half too and saves more turns there than the policy in force. `notes` say what
-    the data cannot tell.
+    it stays in the limit on the other half too, saves more turns there than the policy in force, and decides enough
+    runs of both halves otherwise. `notes` say what the data cannot tell.
     """
 
     tuned_on: str
@@ -380,7 +380,13 @@ def _doubts(
             f"none of {tally.successes} successful runs of fold {reported_on} is stopped at work, "
             f"which leaves up to {most:.1f} % possible"
         )
-    return within and better and tally.successes > 0, notes
+    elif 2 * tally.stopped_successes_working >= tally.successes:
+        notes.append(
+            f"it stops {tally.stopped_successes_working} of {tally.successes} successful runs of fold {reported_on} at "
+            "work, as the policy in force may do too: look at that policy first"
+        )
+    enough = min(changed.values()) >= options.few
+    return within and better and enough and tally.successes > 0, notes
 
 
 def _held_out(classes: Sequence[_Class], direction: Direction) -> PolicyFigures:

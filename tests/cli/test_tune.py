@@ -19,7 +19,7 @@ extensions:
   stall_detector: {with: {repeat: {hint: 3, stop: 9}}}
 """
 STOP = "stall_detector.with.repeat.stop"
-TUNE = ("tune", "recorded", "--policy", "house.yaml", "--sweep", f"{STOP}=3..10")
+TUNE = ("tune", "recorded", "--policy", "house.yaml", "--min-firings", "5", "--sweep", f"{STOP}=3..10")
 
 
 def chat(name: str, task: str, repeats: int, *, label: bool) -> str:
