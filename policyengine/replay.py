@@ -85,9 +85,9 @@ class ReplayReport(msgspec.Struct, frozen=True):
     would have ended the run; a wind-down counts where it is decided, because without a reaction its refusal rounds end
     the run. `interventions` go up to that point, hints included, as does `denied_succeeded`: calls that would have been
     refused and had succeeded. `tokens` are those of all responses and `tokens_after_stop` those of later ones (and of
-    the one that a stop before its request would have kept from being asked for), null without recorded usage. `new_calls_after_stop` counts the calls of later rounds that ran and were unlike every call
-    before: the run was still at work. `recovered` counts the calls that the parser reads where the recording shows that
-    nobody did.
+    the one that a stop before its request would have kept from being asked for), null without recorded usage.
+    `new_calls_after_stop` counts the calls of later rounds that ran and were unlike every call before: the run was
+    still at work. `recovered` counts the calls that the parser reads where the recording shows that nobody did.
     """
 
     run: str

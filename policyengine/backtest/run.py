@@ -68,6 +68,8 @@ def backtest(
         UsageError: arguments contradict each other, or workers died again and again.
     """
     begun = perf_counter()
+    if resume is not None and os.path.exists(resume) and not (os.path.isfile(resume) or os.path.isdir(resume)):
+        raise UsageError(f"cannot write {resume}: not a regular file")
     assignment = assigned(policies, overlays, folders, baseline, by_task=by_task, form=form, protocol=protocol)
     units, skipped, unreadable = plan(paths, readers_of(form, protocol), resume)
     merged = merge.empty(assignment)
@@ -120,7 +122,10 @@ def _judged(
             progress(done, whole)  # so that the time left is reckoned from what is done from now on
         for judged in _work(assignment, units, workers, engine, address):
             if ledger is not None:
-                ledger.add(judged)
+                try:
+                    ledger.add(judged)
+                except OSError as error:
+                    raise UsageError(f"cannot write {resume}: {error.strerror}") from error
             done += sizes[judged.number]
             if progress is not None:
                 progress(done, whole)

@@ -16,7 +16,7 @@ import msgspec
 from policyengine.backtest.facts import digest, plain
 from policyengine.recordings.loading import Part, cut, find, is_lines, is_table, load
 from policyengine.recordings.model import Skipped, Unreadable
-from policyengine.recordings.places import Places
+from policyengine.recordings.places import Places, real_place
 from policyengine.recordings.readers import Reader, installed_readers, recognise
 from policyengine.recordings.sidecar import NAME as INDEX
 
@@ -74,7 +74,7 @@ def plan(
     paths: Iterable[str | os.PathLike[str]], readers: tuple[Reader, ...] | None = None, without: Path | None = None
 ) -> tuple[list[Unit], list[Skipped], list[Unreadable]]:
     """Return the units of the input in order, and what takes no part in it; `without` is no input wherever it is."""
-    left_out = None if without is None else without.resolve()
+    left_out = None if without is None else real_place(without)
     skipped: list[Skipped] = []
     unreadable: list[Unreadable] = []
     units: list[Unit] = []
@@ -92,11 +92,11 @@ def plan(
 
     seen: set[Path] = set()
     for given in paths:
-        if Path(given).is_dir():
+        if os.path.isdir(given):
             close()  # so that the units of a folder are the same whatever is given before it
         for item in find([given]):
             if isinstance(item, Skipped):
-                if left_out is None or Path(item.source).resolve() != left_out:
+                if left_out is None or real_place(Path(item.source)) != left_out:
                     skipped.append(written(item))
             elif isinstance(item, Unreadable):
                 unreadable.append(written(item))

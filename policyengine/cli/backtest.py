@@ -19,7 +19,7 @@ from policyengine.backtest.figures import BacktestReport, ReadError, without_tas
 from policyengine.backtest.gate import Condition, condition
 from policyengine.backtest.run import EngineName, Progress, assigned, backtest
 from policyengine.backtest.timeline import Timelines, timelines
-from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
+from policyengine.cli import AT_FAULT, COULD_NOT, NOTHING, OK, ONLY_WARNINGS
 from policyengine.cli.options import (
     allow_empty_option,
     folder_option,
@@ -31,7 +31,9 @@ from policyengine.cli.options import (
 from policyengine.cli.output import aside, print_json, say, table, terminal
 from policyengine.cli.replay import chosen
 from policyengine.errors import UsageError
-from policyengine.recordings.model import Skipped
+from policyengine.recordings.loading import find, load
+from policyengine.recordings.model import Skipped, Unreadable
+from policyengine.recordings.readers import UNKNOWN, Reader, recognise
 from policyengine.visible import clean, clean_line
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 
 REPORTS = (".html", ".md", ".json")
 """What a report may be, by the suffix of its file."""
+
+MOST_NAMED = 20
+"""How many files are named that no reader knows."""
 
 
 @click.command("backtest")
@@ -90,13 +95,16 @@ def command(
     Every recording stands as it happened, as if every intervention had been ignored. Successful runs that a policy
     would have stopped are wrong stops; where they made a new call afterwards, they were still at work.
 
-    Exit code: 0 no condition of --fail-if is true of any policy, 1 one is, 3 something could not be read and --strict,
-    4 there was nothing to read.
+    Exit code: 0 no condition of --fail-if is true of any policy, 1 one is, 2 a report could not be written, 3 something
+    could not be read and --strict, 4 there was nothing to read.
     """
-    chosen(form, protocol)
+    readers = chosen(form, protocol)
     conditions = [condition(text) for text in gates]
+    given = [*paths, *policies, *overlays, *(str(one) for one in (baseline, resume) if one)]
     for report in reports:
         _check_target(report)
+        _check_own(report, given, paths, readers)
+        check_writable(Path(report))
     with aside(as_json), bar(as_json, "backtest") as progress:
         outcome = backtest(
             paths,
@@ -119,12 +127,13 @@ def command(
     if any(report.endswith(".html") for report in reports):
         asked = assigned(policies or ("default",), overlays, folders, baseline)
         again = timelines(outcome, asked.policies, paths, form=form or "", protocol=protocol, content=not no_content)
-    for report in reports:
-        _write(told, Path(report), paths, again)
+    written = [_write(told, Path(report), paths, again) for report in reports]
     if as_json:
         print_json(msgspec.to_builtins(told, str_keys=True))
     elif outcome.runs:
         _show(outcome)
+    if not all(written):
+        return COULD_NOT
     if not outcome.runs:
         say("nothing was read: no recording found")
         return OK if allow_empty else NOTHING
@@ -137,7 +146,7 @@ def _check_target(report: str) -> None:
     path = Path(report)
     if path.suffix not in REPORTS:
         raise UsageError(f"{report}: a report is one of {', '.join(REPORTS)} by its suffix")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UsageError(f"{report}: there is no folder {path.parent}")
     if path.suffix == ".html":
         from policyengine.backtest.html import check_installed
@@ -145,7 +154,63 @@ def _check_target(report: str) -> None:
         check_installed()
 
 
-def _write(outcome: BacktestReport, path: Path, inputs: Sequence[str], again: Timelines | None) -> None:
+def _check_own(report: str, given: Sequence[str], paths: Sequence[str], readers: tuple[Reader, ...]) -> None:
+    """Refuse a report in the place of what the backtest reads.
+
+    A file in a folder of recordings may be written over if it is none, as the report of an earlier backtest is.
+    """
+    for own in given:
+        if _same(report, own):
+            raise UsageError(f"{report}: a report may not be written over {own}, which the backtest uses")
+    if not report.endswith(".json") or not os.path.isfile(report):
+        return
+    for item in find(paths):
+        if isinstance(item, tuple) and _same(report, item[0]) and _recorded(*item, readers):
+            raise UsageError(f"{report}: a report may not be written over a recording that is read")
+
+
+def _recorded(path: Path, source: str, readers: tuple[Reader, ...]) -> bool:
+    document = load(path, source)
+    return isinstance(document, Unreadable) or recognise(document, readers) is not None
+
+
+def _same(one: str, other: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them is not there yet
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before there is anything to write; leaves everything as it was.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    there = os.path.exists(path)
+    if there and not os.path.isfile(path):
+        raise UsageError(clean_line(f"cannot write {path}: not a regular file"))
+    try:
+        with path.open("ab"):
+            pass
+        if not there:
+            os.unlink(os.path.realpath(path))  # a link to nothing stays one
+    except OSError as error:
+        raise UsageError(clean_line(f"cannot write {path}: {error.strerror}")) from error
+
+
+def write_text(path: Path, text: str, what: str) -> bool:
+    """Write a file and say so on stderr; return whether it could be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        say(clean_line(f"error: cannot write {path}: {error.strerror}"))
+        return False
+    say(clean_line(f"{what}: {path}"))
+    return True
+
+
+def _write(outcome: BacktestReport, path: Path, inputs: Sequence[str], again: Timelines | None) -> bool:
     if path.suffix == ".json":
         text = msgspec.json.format(msgspec.json.encode(outcome)).decode()
     elif path.suffix == ".md":
@@ -156,8 +221,7 @@ def _write(outcome: BacktestReport, path: Path, inputs: Sequence[str], again: Ti
         from policyengine.backtest.html import html
 
         text = html(outcome, inputs, again)
-    path.write_text(text + "\n", encoding="utf-8")
-    say(f"report: {path}")
+    return write_text(path, text + "\n", "report")
 
 
 class Unread(Protocol):
@@ -175,15 +239,20 @@ def tell_unread(outcome: Unread) -> None:
     """Say on stderr what was not read."""
     for item in outcome.read_errors:
         place = f"{item.source}:{item.line}" if item.line else item.source
-        say(f"{place}: cannot be read: {item.reason}")
+        say(clean_line(f"{place}: cannot be read: {item.reason}"))
     more = outcome.read_error_count - len(outcome.read_errors)
     if more:
         say(f"and {more} more that cannot be read")
+    unknown = [skipped.source for skipped in outcome.skipped if skipped.reason == UNKNOWN]
+    for source in unknown[:MOST_NAMED]:
+        say(clean_line(f"{source}: skipped: {UNKNOWN}"))
     reasons: dict[str, int] = {}
     for skipped in outcome.skipped:
         reasons[skipped.reason] = reasons.get(skipped.reason, 0) + 1
     for reason, count in sorted(reasons.items()):
-        say(f"{count} file{'' if count == 1 else 's'} skipped: {reason}")
+        if reason == UNKNOWN and count <= MOST_NAMED:
+            continue
+        say(clean_line(f"{count} file{'' if count == 1 else 's'} skipped: {reason}"))
 
 
 def _failed(outcome: BacktestReport, conditions: Sequence[Condition]) -> bool:

@@ -120,10 +120,11 @@ def _reports(
         match item:
             case Skipped(source, reason):
                 totals.skipped += 1
-                say(f"{source}: skipped: {reason}")
+                say(clean_line(f"{source}: skipped: {reason}"))
             case Unreadable(source, line, reason):
                 totals.unreadable += 1
-                say(f"{source}:{line}: cannot be read: {reason}" if line else f"{source}: cannot be read: {reason}")
+                place = f"{source}:{line}" if line else source
+                say(clean_line(f"{place}: cannot be read: {reason}"))
             case Recording():
                 report = replay(item, engine)
                 totals.add(report)

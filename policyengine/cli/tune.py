@@ -21,8 +21,8 @@ from policyengine.backtest.front import FEW, limit_of
 from policyengine.backtest.grids import Grid, by_landmark, interval, percent, signed
 from policyengine.backtest.sweep import MOST
 from policyengine.backtest.tune import Candidate, Direction, Options, TuneReport, tune
-from policyengine.cli import NOTHING, OK
-from policyengine.cli.backtest import bar, show_grids, tell_unread
+from policyengine.cli import COULD_NOT, NOTHING, OK
+from policyengine.cli.backtest import bar, check_writable, show_grids, tell_unread, write_text
 from policyengine.cli.options import allow_empty_option, json_option, load_format, policy_source, protocol_option
 from policyengine.cli.output import aside, print_json, say, terminal
 from policyengine.cli.replay import chosen
@@ -97,11 +97,13 @@ def command(
     most turns and stops no more successful runs than --max-false-stops allows. No policy is changed; --write makes an
     overlay.
 
-    Exit code: 0 there is a proposal, or nothing better; 4 there was nothing to read.
+    Exit code: 0 there is a proposal, or nothing better; 2 the overlay could not be written; 4 there was nothing to
+    read.
     """
     chosen(form)
     if write is not None:
         check_target(write)
+        check_writable(write)
     options = Options(
         sweep=sweeps,
         grid=grid,
@@ -122,8 +124,8 @@ def command(
     if not report.runs:
         say("nothing was read: no recording found")
         return OK if allow_empty else NOTHING
-    if write is not None:
-        _write(report, write, _command_line(ctx))
+    if write is not None and not _write(report, write, _command_line(ctx)):
+        return COULD_NOT
     return OK
 
 
@@ -291,14 +293,17 @@ def check_target(path: Path) -> None:
     Raises:
         UsageError: it may not be written.
     """
-    if not path.exists():
-        if not path.parent.is_dir():
+    if not os.path.exists(path):
+        if not os.path.isdir(path.parent):
             raise UsageError(f"{path}: there is no folder {path.parent}")
         return
     refusal = UsageError(f"{path} exists and is not as tune wrote it; it is not overwritten")
     if not path.is_file():
         raise refusal
-    head, _, rest = path.read_text(encoding="utf-8", errors="replace").partition("\n")
+    try:
+        head, _, rest = path.read_text(encoding="utf-8", errors="replace").partition("\n")
+    except OSError:
+        raise refusal from None
     if head != _head(rest):
         raise refusal
 
@@ -307,19 +312,19 @@ def _head(rest: str) -> str:
     return f"{WRITTEN} (check {blake2b(rest.encode(), digest_size=8).hexdigest()})."
 
 
-def _write(report: TuneReport, path: Path, asked: str) -> None:
+def _write(report: TuneReport, path: Path, asked: str) -> bool:
+    """Write the proposal if it may be; return whether that went as it should."""
     proposal = report.proposal
     if proposal is None:
         say(f"nothing is written to {path}: there is no proposal")
-        return
+        return True
     if not report.directions[0].confirmed:
         say(f"nothing is written to {path}: the other fold does not bear the proposal out")
-        return
+        return True
     wrapped = (line for text in _comments(report, proposal) for line in wrap(_ascii(text), 110, subsequent_indent="  "))
     rest = "".join(f"# {line}\n" for line in (_ascii(asked), *wrapped)) + proposal.overlay
     check_target(path)
-    path.write_text(f"{_head(rest)}\n{rest}", encoding="utf-8")
-    say(f"overlay: {path}")
+    return write_text(path, f"{_head(rest)}\n{rest}", "overlay")
 
 
 def _comments(report: TuneReport, proposal: Candidate) -> Iterator[str]:

@@ -10,7 +10,7 @@ system prompts. An image in a result is written as its checksum, so that another
 
 In a request log a request that continues an earlier one adds only its new messages to that run; a response that no
 later request contains was dropped by its client, unless it is the last. An object around the messages may carry `id`,
-`model`, `task`, `label` (true or false) and `error`.
+`model`, `task`, `label` (true or false, also written as in an index) and `error`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from zlib import crc32
 from policyengine.messages import Usage
 from policyengine.recordings.conversation import RawCall
 from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, mapping, sequence, string
+from policyengine.recordings.sidecar import label_of
 from policyengine.recordings.tape import Tape, count, json_text, object_call
 
 NAME = "anthropic"
@@ -78,7 +79,7 @@ def read(document: Document) -> Iterator[Recording | Unreadable]:
         several = isinstance(value, list) and bool(value) and not _is_message(value[0])
         for place, run in enumerate(value if several else [value]):
             name = f"{stem}#{line - 1}" if document.lines else stem
-            yield recording(run, document.source, line, f"{name}#{place}" if several else name)
+            yield from told(recording(run, document.source, line, f"{name}#{place}" if several else name), run)
 
 
 def recording(run: Any, source: str, line: int, name: str) -> Recording | Unreadable:
@@ -91,7 +92,10 @@ def recording(run: Any, source: str, line: int, name: str) -> Recording | Unread
         elif not isinstance(run, list) and "messages" not in about:
             raise ShapeError("neither a list of messages nor an object with `messages`")
         model = _text(about.get("model"))
-        for message in sequence(about.get("messages", run), "messages"):
+        messages = sequence(about.get("messages", run), "messages")
+        if not messages:
+            raise ShapeError("no messages" if about.get("messages", run) == [] else "messages is null, not a list")
+        for message in messages:
             add(tape, message, model)
         return _described(tape, about, source, line, name)
     except ShapeError as error:
@@ -99,19 +103,36 @@ def recording(run: Any, source: str, line: int, name: str) -> Recording | Unread
 
 
 def _described(tape: Tape, about: Mapping[str, Any], source: str, line: int, name: str, error: str = "") -> Recording:
-    label = about.get("label")
     return Recording(
         id=next((str(about[key]) for key in IDS if isinstance(about.get(key), str | int)), name),
         source=source,
         format=NAME,
         events=tape.events,
         ended=tape.ended,
-        label=label if isinstance(label, bool) else None,
+        label=known_label(about),
         group=_text(about.get("model")),
         task=_text(about.get("task")) or tape.task,
         error=_text(about.get("error")) or error,
         line=line,
     )
+
+
+def known_label(about: Mapping[str, Any]) -> bool | None:
+    """Return the label of a run, nothing if it has none or one that is none."""
+    try:
+        return label_of(about.get("label"))
+    except ShapeError:
+        return None
+
+
+def told(found: Recording | Unreadable, run: Any) -> Iterator[Recording | Unreadable]:
+    """Yield what was read of a run, and what is wrong with its label if it is read without it."""
+    yield found
+    try:
+        label_of(run.get("label") if isinstance(run, dict) else None)
+    except ShapeError as error:
+        if isinstance(found, Recording):
+            yield Unreadable(found.source, found.line, str(error))
 
 
 def add(tape: Tape, value: Any, model: str = "") -> None:
@@ -297,7 +318,8 @@ def _read_log(document: Document) -> Iterator[Recording | Unreadable]:
         except ShapeError as error:
             yield Unreadable(document.source, thread.line, str(error))
         name = stem if number == 1 else f"{stem}#{thread.number}"
-        yield _described(thread.tape, thread.about, document.source, thread.line, name, thread.error)
+        run = _described(thread.tape, thread.about, document.source, thread.line, name, thread.error)
+        yield from told(run, thread.about)
 
 
 def _mark(value: Any) -> tuple[Any, ...]:

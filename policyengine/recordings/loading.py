@@ -6,8 +6,10 @@ Must not know: what the values mean.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policyengine.recordings.model import Document, Skipped, Unreadable
-from policyengine.recordings.places import Places
+from policyengine.recordings.places import Places, real_place
 from policyengine.recordings.sidecar import NAME, tell, tell_above
 
 LINES = (".jsonl", ".ndjson")
@@ -171,13 +173,13 @@ def _lines(lines: Iterable[tuple[int, bytes]], source: str) -> Document | Unread
 
 def _part(path: Path, source: str, part: Part) -> Document | Unreadable:
     # The format is that of the file: its first value says so, whichever part is read and whatever is at its beginning.
-    with path.open("rb") as file:
-        first = next(_values(enumerate(file, start=1), source, []), None)
+    head = _values(_read_lines(path, None), source, [])
+    first = next(head, None)
     if first is None:
         return Unreadable(source, 0, _EMPTY)
     broken: list[Unreadable] = []
     values = _values(_read_lines(path, part), source, broken)
-    return Document(source, first[1], values, broken, lines=True, part=True)
+    return Document(source, first[1], values, broken, lines=True, part=True, head=chain([first], head))
 
 
 def _table(path: Path, source: str, part: Part | None) -> Document | Unreadable:
@@ -195,14 +197,16 @@ def _table(path: Path, source: str, part: Part | None) -> Document | Unreadable:
             broken.append(Unreadable(source, known + 1 if known else 0, str(error)))
 
     found = values()
+    head = rows(path) if part else None
     try:
-        first = next(rows(path), None) if part else next(found, None)
+        first = next(found if head is None else head, None)
     except TableError as error:
         return Unreadable(source, 0, str(error))
     if first is None:
         return broken[0] if broken else Unreadable(source, 0, "the table has no rows")
-    following = found if part else chain([first], found)
-    return Document(source, first[1], following, broken, lines=True, part=part is not None)
+    if head is not None:
+        return Document(source, first[1], found, broken, lines=True, part=True, head=chain([first], head))
+    return Document(source, first[1], chain([first], found), broken, lines=True)
 
 
 def _values(lines: Iterable[tuple[int, bytes]], source: str, broken: list[Unreadable]) -> Iterator[tuple[int, Any]]:
@@ -228,41 +232,66 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[Path, str] |
     places = Places()
     for given in paths:
         root = Path(given)
-        if root.is_dir():
-            found = _walk(root)
-        elif root.exists():
-            found = iter([root])
-        else:
-            yield Unreadable(root.as_posix(), 0, "no such file or folder")
+        try:
+            found = _walk(root) if stat.S_ISDIR(root.stat().st_mode) else iter([root])
+        except OSError as error:
+            yield Unreadable(root.as_posix(), 0, _reason(error, "no such file or folder"))
             continue
-        for index, problems in tell_above(root.resolve()):
+        for index, problems in tell_above(real_place(root)):
             if index not in seen:
                 seen.add(index)
                 yield from problems
         for item in found:
-            if isinstance(item, Skipped):
+            if isinstance(item, Skipped | Unreadable):
                 yield item
             elif (real := places.of(item)) not in seen:
                 seen.add(real)
-                if item.name == NAME and item.is_file():
+                if item.name == NAME and os.path.isfile(item):
                     yield from tell(item)
                 else:
                     yield _judge(item, explicit=item is root)
 
 
-def _walk(root: Path) -> Iterator[Path | Skipped]:
-    for folder, names, files in os.walk(root):
+def _walk(root: Path) -> Iterator[Path | Skipped | Unreadable]:
+    failed: list[OSError] = []
+
+    def told() -> Iterator[Unreadable]:
+        for error in failed:
+            yield Unreadable(Path(error.filename or root).as_posix(), 0, _reason(error))
+        failed.clear()
+
+    for folder, names, files in os.walk(root, onerror=failed.append):
+        yield from told()
         names.sort()
-        for name in [name for name in names if name.startswith(".")]:
-            names.remove(name)
-            yield Skipped((Path(folder) / name).as_posix(), "a hidden folder")
+        for name in list(names):
+            path = Path(folder) / name
+            if name.startswith("."):
+                names.remove(name)
+                yield Skipped(path.as_posix(), "a hidden folder")
+            elif path.is_symlink():
+                names.remove(name)
+                yield Skipped(path.as_posix(), "a link to a folder")
         for name in sorted(files):
             yield Path(folder) / name
+    yield from told()
 
 
-def _judge(path: Path, *, explicit: bool) -> tuple[Path, str] | Skipped:
+def _reason(error: OSError, missing: str = "") -> str:
+    if missing and error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return missing
+    return error.strerror or type(error).__name__
+
+
+def _judge(path: Path, *, explicit: bool) -> tuple[Path, str] | Skipped | Unreadable:
     source = path.as_posix()
-    if not path.is_file():
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:
+        wanted = explicit or path.name == NAME or (path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+        if wanted and error.errno != errno.ENOENT:
+            return Unreadable(source, 0, _reason(error))
+        regular = False
+    if not regular:
         return Skipped(source, "not a regular file")
     if path.name.startswith(".") and not explicit:
         return Skipped(source, "a hidden file")

@@ -6,8 +6,9 @@ Must not know: file formats, policies, guards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, Literal
 
 import msgspec
@@ -99,7 +100,7 @@ class Document:
     `first` is its first JSON value; `values` yields all of them once, each with its line number from 1. `lines` is
     true if every line of the file is a value of its own; then only one of them is in memory, and `broken` grows by the
     lines that are not JSON as they are met. `part` is true if other lines of the file are read elsewhere; `first` is
-    that of the whole file all the same.
+    that of the whole file all the same, and `head` yields the values from there on.
     """
 
     source: str
@@ -108,11 +109,45 @@ class Document:
     broken: list[Unreadable] = field(default_factory=list)
     lines: bool = False
     part: bool = False
+    head: Iterator[tuple[int, Any]] | None = None
+    _ahead: set[int] = field(default_factory=set)
+
+    def look(self, most: int) -> Iterator[tuple[int, Any]]:
+        """Yield the first values of the file, of one that is not of lines the only one; they stay in `values`."""
+        if not self.lines:
+            yield 1, self.first
+        elif self.head is not None:
+            yield from islice(self.head, most)
+        else:
+            held: list[tuple[int, Any]] = []
+            rest = iter(self.values)
+            for item in islice(rest, most):
+                held.append(item)
+                self.values = chain(tuple(held), rest)
+                yield item
+
+    def begin(self, line: int, value: Any, why: Callable[[Any], str]) -> None:
+        """Let the file begin with the value on this line; those before it are broken, `why` says for which reason."""
+        self.first = value
+        self.values = self._from(line, self.values, why)
+
+    def _from(
+        self, begin: int, values: Iterator[tuple[int, Any]], why: Callable[[Any], str]
+    ) -> Iterator[tuple[int, Any]]:
+        for line, value in values:
+            if line < begin:
+                self._ahead.add(line)
+                self.broken.append(Unreadable(self.source, line, why(value)))
+            else:
+                yield line, value
 
     def whole(self) -> tuple[list[tuple[int, Any]], int | None]:
-        """Return all values of a file that is one run, and the number of its first broken line, if any."""
+        """Return all values of a file that is one run, and the number of its first broken line, if any.
+
+        A value ahead of the first that is part of the run breaks nothing off.
+        """
         values = list(self.values)
-        return values, min((problem.line for problem in self.broken), default=None)
+        return values, min((problem.line for problem in self.broken if problem.line not in self._ahead), default=None)
 
 
 class ShapeError(ValueError):

@@ -3,7 +3,8 @@
 Knows: a list of messages, `{"messages": [...]}`, a list of either, and JSON lines of any of these (also one message a
 line). Must not know: any one harness; a tool message does not say whether its call failed.
 
-A mapping around the messages may carry `id`, `model`, `task`, `label` (true or false) and `error`.
+A mapping around the messages may carry `id`, `model`, `task`, `label` (true or false, also written as in an index) and
+`error`. One without any message is not a run.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ IDS = ("id", "run_id", "conversation_id", "task_id")
 
 def sniff(value: Any) -> bool:
     """Return whether a decoded value looks like chat messages."""
+    if lacking(value):
+        return False
     if isinstance(value, list):
-        return bool(value) and (_is_message(value[0]) or _is_run(value[0]))
+        return _is_message(value[0]) or _is_run(value[0])
     return _is_message(value) or _is_run(value)
 
 
@@ -40,12 +43,22 @@ def read(document: Document, *, texts: bool = False) -> Iterator[Recording | Unr
         alone = alone and following is None
         name = stem if alone else f"{stem}#{place}"
         if anthropic.has_blocks(run):  # a file may begin with a conversation in which both forms look the same
-            yield anthropic.recording(run, document.source, line, name)
+            yield from anthropic.told(anthropic.recording(run, document.source, line, name), run)
             continue
         try:
-            yield _recording(run, document.source, line, name, texts=texts)
+            found = _recording(run, document.source, line, name, texts=texts)
         except ShapeError as error:
             yield Unreadable(document.source, line, str(error))
+        else:
+            yield from anthropic.told(found, run)
+
+
+def lacking(value: Any) -> str:
+    """Return what is wrong with a conversation that has no message; an empty text for anything else."""
+    messages = value.get("messages", value) if isinstance(value, dict) else value
+    if messages is None and isinstance(value, dict):
+        return "messages is null, not a list"
+    return "no messages" if messages == [] else ""
 
 
 def run_a_line(value: Any) -> bool:
@@ -93,8 +106,9 @@ def _recording(run: Any, source: str, line: int, name: str, *, texts: bool) -> R
     about = run if isinstance(run, dict) else {}
     if not isinstance(run, list | dict) or (run is about and "messages" not in about):
         raise ShapeError("neither a list of messages nor an object with `messages`")
+    if nothing := lacking(run):
+        raise ShapeError(nothing)
     happened = events(about["messages"] if about else run, undecided=texts)
-    label = about.get("label")
     first = next((event.text for event in happened if isinstance(event, UserSaid)), "")
     return Recording(
         id=next((str(about[key]) for key in IDS if isinstance(about.get(key), str | int)), name),
@@ -102,7 +116,7 @@ def _recording(run: Any, source: str, line: int, name: str, *, texts: bool) -> R
         format=NAME,
         events=happened,
         ended=ending(happened),
-        label=label if isinstance(label, bool) else None,
+        label=anthropic.known_label(about),
         group=text_of(about.get("model")) if isinstance(about.get("model"), str) else "",
         task=about["task"] if isinstance(about.get("task"), str) else first,
         error=about["error"] if isinstance(about.get("error"), str) else "",

@@ -10,7 +10,10 @@ from pathlib import Path
 
 
 class Places:
-    """What `Path.resolve` says, for many files of few folders, as long as no folder moves."""
+    """What `Path.resolve` says, for many files of few folders, as long as no folder moves.
+
+    Links that lead in a circle are no error here: whoever opens such a file is told.
+    """
 
     def __init__(self) -> None:
         self._folders: dict[Path, Path] = {}
@@ -18,9 +21,14 @@ class Places:
     def of(self, path: Path) -> Path:
         """Return where a file really is."""
         if os.path.islink(path):
-            return path.resolve()
+            return real_place(path)
         folder = path.parent
         real = self._folders.get(folder)
         if real is None:
-            real = self._folders[folder] = folder.resolve()
+            real = self._folders[folder] = real_place(folder)
         return real / path.name
+
+
+def real_place(path: Path) -> Path:
+    """Return where a file really is, as far as that can be found out; never raises `OSError`."""
+    return Path(os.path.realpath(path))

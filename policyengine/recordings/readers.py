@@ -40,6 +40,12 @@ from policyengine.recordings.loading import Part, find, load
 from policyengine.recordings.model import Document, Recording, Skipped, Unreadable
 from policyengine.recordings.sidecar import NAME, Index, Indexes, count, listed
 
+UNKNOWN = "no reader knows this format"
+"""Why a file is skipped that could be a recording by its name."""
+
+LOOKED_AT = 20
+"""So many values of a file of lines may come before the first that tells its format."""
+
 GROUP = "policyengine.recordings"
 """The entry point group of packages that bring readers: each entry point leads to a `Reader`."""
 
@@ -51,7 +57,8 @@ def _never(value: Any) -> bool:
 class Reader(msgspec.Struct, frozen=True):
     """One format.
 
-    `sniff` looks at the first value of a file and says whether the format is this one; it takes any JSON value. `read`
+    `sniff` looks at the first value of a file and says whether the format is this one; it takes any JSON value. Of a
+    file of lines it is asked about the values that follow until one is known, which then counts as the first. `read`
     yields the runs of a file that was recognised, and `Unreadable` for what it cannot understand. `run_a_line` looks at
     the first value too and says whether every line is a run of its own: such a file may be read in parts.
     """
@@ -170,9 +177,15 @@ def read_file(
     if isinstance(document, Unreadable):
         yield document
         return
-    reader = recognise(document, installed_readers() if readers is None else readers)
+    try:
+        reader = recognise(document, installed_readers() if readers is None else readers)
+    except OSError as error:
+        yield Unreadable(source, 0, error.strerror or type(error).__name__)
+        return
     if reader is None:
-        yield Skipped(source, "no reader knows this format")
+        yield from document.broken
+        lacking = openai_chat.lacking(document.first)
+        yield Unreadable(source, 0, lacking) if lacking else Skipped(source, UNKNOWN)
         return
     indexes = indexes or Indexes()
     real = indexes.places.of(path)
@@ -181,13 +194,26 @@ def read_file(
 
 
 def recognise(document: Document, readers: tuple[Reader, ...] = READERS) -> Reader | None:
-    """Return the reader that knows the format of a file, judged by its first value."""
-    return next((reader for reader in readers if _knows(reader, document)), None)
+    """Return the reader that knows the format of a file, judged by its first value.
+
+    Of a file of lines it is the first of its first values that a reader knows; the file then begins with that one.
+    """
+    for number, (line, value) in enumerate(document.look(LOOKED_AT)):
+        reader = next((reader for reader in readers if _knows(reader, value, document)), None)
+        if reader is not None:
+            if number:
+                document.begin(line, value, _strange)
+            return reader
+    return None
 
 
-def _knows(reader: Reader, document: Document) -> bool:
+def _strange(value: Any) -> str:
+    return openai_chat.lacking(value) or UNKNOWN
+
+
+def _knows(reader: Reader, value: Any, document: Document) -> bool:
     try:
-        return reader.sniff(document.first)
+        return reader.sniff(value)
     except Exception as error:
         failed = f"{type(error).__name__}: {error}"
         raise UsageError(f"the reader {reader.name} cannot look at {document.source}: {failed}") from error

@@ -13,13 +13,14 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from errno import ENOENT, ENOTDIR
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
-from policyengine.recordings.model import Skipped, Unreadable
+from policyengine.recordings.model import ShapeError, Skipped, Unreadable
 from policyengine.recordings.places import Places
 
 NAME = "index.csv"
@@ -27,6 +28,7 @@ NAME = "index.csv"
 _COLUMNS = ("id", "file")
 _LABELS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False, "": None}
 _SHOWN = 3
+_LONGEST = 40
 _MARK = re.compile("[#/]")
 
 
@@ -95,17 +97,42 @@ class Index:
             self._latest = path, path.relative_to(self.folder).as_posix()
         return self._latest[1]
 
-    def gone(self) -> list[Row]:
-        """Return the rows of runs whose file is not there."""
-        exists = cache(lambda file: (self.folder / file).exists())
-        there = {file: exists(_without_line(file)) or exists(file) for file in self._rows}
-        return [row for file, rows in self._rows.items() if not there[file] for row in rows]
+    def gone(self) -> dict[str, list[Row]]:
+        """Return the rows of runs whose file is not there ("") or cannot be looked at, by the reason."""
+        missing = cache(lambda file: _missing(self.folder / file))
+        found: dict[str, list[Row]] = {}
+        for file, rows in self._rows.items():
+            reasons = [missing(name) for name in dict.fromkeys((_without_line(file), file))]
+            if None not in reasons:
+                found.setdefault(max(filter(None, reasons), default=""), []).extend(rows)
+        return found
 
 
 def listed(rows: Sequence[Row]) -> str:
     """Return the ids of the first of some rows."""
     names = ", ".join(row.id for row in rows[:_SHOWN])
     return names if len(rows) <= _SHOWN else f"{names}, ..."
+
+
+def _missing(path: Path) -> str | None:
+    """Return nothing for a file that is there, an empty text for one that is not, or why nobody can tell."""
+    try:
+        path.stat()
+    except OSError as error:
+        return "" if error.errno in (ENOENT, ENOTDIR) else error.strerror or type(error).__name__
+    except ValueError:  # a name that no file can have
+        return ""
+    return None
+
+
+def label_of(value: Any) -> bool | None:
+    """Return what a label says, written as in JSON or as in an index; raises `ShapeError` for what is none."""
+    text = value.strip().lower() if isinstance(value, str) else "" if value is None else str(value).lower()
+    if text in _LABELS and not isinstance(value, list | dict):
+        return _LABELS[text]
+    shown = repr(value)
+    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    raise ShapeError(f"label is {shown}, not true, false, 1 or 0; the run is read without it")
 
 
 def _without_line(file: str) -> str:
@@ -199,9 +226,12 @@ def tell(path: Path) -> Iterator[Skipped | Unreadable]:
         yield index
     elif index is not None:
         yield from _problems(index)
-        gone = index.gone()
-        if gone:
-            yield Skipped(path.as_posix(), f"it lists {count(gone)} of files that are not there: {listed(gone)}")
+        for reason, gone in index.gone().items():
+            if reason:
+                told = f"it lists {count(gone)} of files that cannot be read ({reason}): {listed(gone)}"
+                yield Unreadable(path.as_posix(), 0, told)
+            else:
+                yield Skipped(path.as_posix(), f"it lists {count(gone)} of files that are not there: {listed(gone)}")
 
 
 def tell_above(path: Path) -> Iterator[tuple[Path, list[Unreadable]]]:
