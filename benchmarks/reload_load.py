@@ -89,8 +89,8 @@ extensions:
 class Memory(NamedTuple):
     """What the process holds when no run is under way and the garbage was collected.
 
-    `snapshots` are generations that are no more in force and still exist; `modules` and `sources` are the entries of
-    `sys.modules` and of `linecache`.
+    `snapshots` are generations that are no more in force and still exist; `modules` are the drop-in files
+    in `sys.modules` (others are imported late, by whoever shares the process), `sources` the entries of `linecache`.
     """
 
     objects: int
@@ -211,7 +211,7 @@ def _memory(alive: weakref.WeakSet[Any], in_force: int) -> Memory:
         len(gc.get_objects()),
         sys.getallocatedblocks(),
         _rss_mib(),
-        len(sys.modules),
+        sum(name.startswith("policyengine_dropin_") for name in tuple(sys.modules)),
         len(linecache.cache),
         len(alive) - in_force,
     )
@@ -387,7 +387,7 @@ def _grids(runs: Mapping[str, Found], guards: Guards) -> list[Grid]:
         for what, pair in (("policy edited", (found.early, found.late)), ("guard edited", guards[:2]))
         for when, memory in zip(("at first", "at the end"), pair, strict=True)
     ]
-    columns = ("when", "#objects", "#blocks", "#RSS, MiB", "#modules", "#linecache", "#old generations")
+    columns = ("when", "#objects", "#blocks", "#RSS, MiB", "#drop-in modules", "#linecache", "#old generations")
     return [
         Grid(title, ("decisions, us", "#timed", *(f"#{name}" for name in SHARES)), tuple(times)),
         Grid("What the process holds when no run is under way", columns, tuple(rows)),

@@ -78,7 +78,7 @@ def test_a_histogram_tells_quantiles_to_about_one_per_cent():
 def test_a_guard_that_is_edited_again_and_again_leaves_nothing_behind(tmp_path):
     early, late, faults = edited_guard(tmp_path / "guards", 30, 10)
     assert faults == []
-    assert late.modules == early.modules
+    assert late.modules <= early.modules
     assert (early.snapshots, late.snapshots) == (0, 0)
 
 
