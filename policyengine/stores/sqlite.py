@@ -73,6 +73,13 @@ class SqliteStore:
             found = [row[0] for row in self._open.execute("PRAGMA quick_check(5)")]
         return "" if found == ["ok"] else "; ".join(map(str, found))
 
+    def __del__(self) -> None:
+        """Close the file where nobody did: Python 3.13 warns of connections that are forgotten."""
+        opened = getattr(self, "_open", None)
+        if opened is not None:
+            with suppress(sqlite3.Error):
+                opened.close()
+
     def close(self) -> None:
         """Let go of the file."""
         self._open.close()

@@ -200,8 +200,9 @@ def test_a_policy_that_wants_more_than_the_host_can_is_refused(state, policy):
 
 def test_a_damaged_store_blocks(state, policy):
     run(event(), state, "--policy", policy)
-    with SqliteStore(state / "hooks.sqlite")._open as opened:
-        opened.execute("UPDATE kept SET value = CAST(substr(value, 1, 40) AS BLOB)")
+    store = SqliteStore(state / "hooks.sqlite")
+    store._open.execute("UPDATE kept SET value = CAST(substr(value, 1, 40) AS BLOB)")
+    store.close()
     blocked(run(event(number=2), state, "--policy", policy), "damaged")
     for name in ("hooks.sqlite", "hooks.sqlite-wal", "hooks.sqlite-shm"):
         (state / name).unlink(missing_ok=True)
