@@ -32,6 +32,7 @@ from policyengine.recordings.model import (
     UserSaid,
     ending,
     mapping,
+    runs_of,
     sequence,
     string,
 )
@@ -54,11 +55,7 @@ def run_a_line(value: Any) -> bool:
 
 def read(document: Document, *, guessed: bool = True) -> Iterator[Recording | Unreadable]:
     """Yield every run of a file; without `guessed`, failures that were guessed from words are none."""
-    for line, value in document.values:
-        try:
-            yield _recording(mapping(value, "a run"), document.source, line, guessed)
-        except ShapeError as error:
-            yield Unreadable(document.source, line, str(error))
+    return runs_of(document, partial(_recording, guessed=guessed))
 
 
 READER = Reader(NAME, sniff, read, run_a_line)
@@ -67,12 +64,13 @@ DECLARED = Reader(NAME, sniff, partial(read, guessed=False), run_a_line)
 """Takes only error flags that the harness itself declared, as the readers of whole files do."""
 
 
-def _recording(run: Mapping[str, Any], source: str, line: int, guessed: bool) -> Recording:
+def _recording(value: Any, source: str, line: int, guessed: bool) -> Recording:
+    run = mapping(value, "a run")
     task, label = string(run.get("task"), "task"), run.get("success")
     happened: list[Event] = [UserSaid(task)]
     error = ""
-    for number, value in enumerate(sequence(run.get("turns"), "turns")):
-        turn = mapping(value, "a turn")
+    for number, item in enumerate(sequence(run.get("turns"), "turns")):
+        turn = mapping(item, "a turn")
         happened += _turn(turn, number, guessed)
         error = string(turn.get("error"), "error") or error
     return Recording(

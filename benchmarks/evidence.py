@@ -113,8 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ConfigError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if not arguments.update:
-        _print([*page, *tables], markdown=arguments.markdown)
+    for grid in () if arguments.update else (*page, *tables):
+        show(grid, markdown=arguments.markdown)
     return 1 if arguments.check and not all(check.holds for check in checks) else 0
 
 
@@ -128,11 +128,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--update", type=Path, metavar="FILE", help=f"write the Markdown between the marks of FILE and of {TABLES}"
     )
     return parser.parse_args(argv)
-
-
-def _print(grids: Iterable[Grid], *, markdown: bool) -> None:
-    for grid in grids:
-        show(grid, markdown=markdown)
 
 
 # ---- judging

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.grids import Check, Grid, show, what_is_asked
+from benchmarks.startup import with_bytecode
 
 MAX_EMPTY = 6.0
 """How many times an empty program a call may take to be judged."""
@@ -80,9 +80,8 @@ def cases(folder: Path) -> dict[str, Case]:
 
 
 def time_processes(processes: Mapping[str, Case], runs: int, folder: Path) -> dict[str, list[float]]:
-    """Return the seconds of each run of each process, after one that does not count (see `benchmarks.startup`)."""
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    """Return the seconds of each run of each process, after one that does not count."""
+    environment = with_bytecode(folder)
     taken: dict[str, list[float]] = {name: [] for name in processes}
     for number in range(runs + 1):
         for name, (command, data) in processes.items():

@@ -21,12 +21,11 @@ LONGEST_CYCLE = 5
 
 
 class Made(NamedTuple):
-    """One call of a run: its `id` and the `turn` that made it, which call it is, and what it answered.
+    """One call of a run: the `turn` that made it, which call it is, and what it answered.
 
     `result` is `None` where no result is recorded.
     """
 
-    id: str
     turn: int
     call: str
     result: str | None
@@ -75,8 +74,8 @@ def same_call(call: ToolCall) -> str:
 
 def _made(turn: int, call: ToolCall, result: ToolResult | None) -> Made:
     if result is None:
-        return Made(call.id, turn, same_call(call), None, False)
-    return Made(call.id, turn, same_call(call), result.text, failed(result, UNDECLARED))
+        return Made(turn, same_call(call), None, False)
+    return Made(turn, same_call(call), result.text, failed(result, UNDECLARED))
 
 
 # ---- rules

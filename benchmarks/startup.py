@@ -65,13 +65,8 @@ def commands() -> dict[str, list[str]]:
 
 
 def time_processes(processes: Mapping[str, list[str]], runs: int, folder: Path) -> dict[str, list[float]]:
-    """Return the seconds of each run of each process, after one that does not count.
-
-    Bytecode is kept in a place of its own, which that first run fills: an installed package has its bytecode, and a
-    checkout whose files were just changed would be timed with a compiler.
-    """
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    """Return the seconds of each run of each process, after one that does not count."""
+    environment = with_bytecode(folder)
     taken: dict[str, list[float]] = {name: [] for name in processes}
     for number in range(runs + 1):
         for name, command in processes.items():
@@ -80,6 +75,17 @@ def time_processes(processes: Mapping[str, list[str]], runs: int, folder: Path) 
             if number:
                 taken[name].append(perf_counter() - begun)
     return taken
+
+
+def with_bytecode(folder: Path) -> dict[str, str]:
+    """Return the environment of processes that are timed.
+
+    Bytecode is kept in a place of its own, which a first run fills: an installed package has its bytecode, and a
+    checkout whose files were just changed would be timed with a compiler.
+    """
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment
 
 
 def measure_starts(taken: Mapping[str, Sequence[float]]) -> tuple[Grid, list[Check]]:

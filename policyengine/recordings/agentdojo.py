@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from policyengine.recordings.conversation import Failure, RawCall, events, raw_call
-from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, ending, mapping, string
+from policyengine.recordings.model import Document, Recording, Unreadable, ending, mapping, runs_of, string
 
 NAME = "agentdojo"
 
@@ -28,11 +28,7 @@ def sniff(value: Any) -> bool:
 
 def read(document: Document) -> Iterator[Recording | Unreadable]:
     """Yield the run of a file."""
-    for line, value in document.values:
-        try:
-            yield _recording(value, document.source, line)
-        except ShapeError as error:
-            yield Unreadable(document.source, line, str(error))
+    return runs_of(document, _recording)
 
 
 def _recording(value: Any, source: str, line: int) -> Recording:

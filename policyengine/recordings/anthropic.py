@@ -22,8 +22,17 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from policyengine.messages import Usage
-from policyengine.recordings.conversation import RawCall
-from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, mapping, sequence, string
+from policyengine.recordings.conversation import RawCall, lacking
+from policyengine.recordings.model import (
+    Document,
+    Recording,
+    ShapeError,
+    Unreadable,
+    mapping,
+    sequence,
+    string,
+    text_or_empty,
+)
 from policyengine.recordings.sidecar import label_of
 from policyengine.recordings.tape import Tape, count, json_text, object_call
 
@@ -91,11 +100,10 @@ def recording(run: Any, source: str, line: int, name: str) -> Recording | Unread
             run = [run]
         elif not isinstance(run, list) and "messages" not in about:
             raise ShapeError("neither a list of messages nor an object with `messages`")
-        model = _text(about.get("model"))
-        messages = sequence(about.get("messages", run), "messages")
-        if not messages:
-            raise ShapeError("no messages" if about.get("messages", run) == [] else "messages is null, not a list")
-        for message in messages:
+        model = text_or_empty(about.get("model"))
+        if nothing := lacking(run):
+            raise ShapeError(nothing)
+        for message in sequence(about.get("messages", run), "messages"):
             add(tape, message, model)
         return _described(tape, about, source, line, name)
     except ShapeError as error:
@@ -104,17 +112,22 @@ def recording(run: Any, source: str, line: int, name: str) -> Recording | Unread
 
 def _described(tape: Tape, about: Mapping[str, Any], source: str, line: int, name: str, error: str = "") -> Recording:
     return Recording(
-        id=next((str(about[key]) for key in IDS if isinstance(about.get(key), str | int)), name),
+        id=own_id(about, name),
         source=source,
         format=NAME,
         events=tape.events,
         ended=tape.ended,
         label=known_label(about),
-        group=_text(about.get("model")),
-        task=_text(about.get("task")) or tape.task,
-        error=_text(about.get("error")) or error,
+        group=text_or_empty(about.get("model")),
+        task=text_or_empty(about.get("task")) or tape.task,
+        error=text_or_empty(about.get("error")) or error,
         line=line,
     )
+
+
+def own_id(about: Mapping[str, Any], name: str) -> str:
+    """Return the id that a run has of itself, `name` if it has none."""
+    return next((str(about[key]) for key in IDS if isinstance(about.get(key), str | int)), name)
 
 
 def known_label(about: Mapping[str, Any]) -> bool | None:
@@ -145,9 +158,9 @@ def add(tape: Tape, value: Any, model: str = "") -> None:
             said.text,
             said.calls,
             reasoning=said.reasoning,
-            finish_reason=_text(message.get("stop_reason")),
+            finish_reason=text_or_empty(message.get("stop_reason")),
             usage=tokens(message.get("usage")),
-            model=_text(message.get("model")) or model,
+            model=text_or_empty(message.get("model")) or model,
         )
     elif role == "user":
         text, answers = read_user(content)
@@ -205,7 +218,7 @@ def _block_text(block: Mapping[str, Any]) -> str:
     kind, text = block.get("type"), block.get("text")
     if isinstance(text, str):
         return text
-    return f"[{_text(kind) or 'block'} {crc32(json_text(block).encode(errors='surrogatepass')):08x}]"
+    return f"[{text_or_empty(kind) or 'block'} {crc32(json_text(block).encode(errors='surrogatepass')):08x}]"
 
 
 def tokens(value: Any) -> Usage | None:
@@ -216,10 +229,6 @@ def tokens(value: Any) -> Usage | None:
     prompt = count(value.get("input_tokens"))
     prompt += count(value.get("cache_creation_input_tokens")) + count(value.get("cache_read_input_tokens"))
     return Usage(prompt, completion, prompt + completion) if prompt or completion else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 # ---- recognition
@@ -272,7 +281,7 @@ class _Thread:
     def take(self, messages: list[Any], marks: list[Any], response: Any) -> None:
         """Add the messages that this request has more than the one before."""
         new = messages[len(self.seen) :]
-        model = _text(self.about.get("model"))
+        model = text_or_empty(self.about.get("model"))
         if self.response is not None and new and new[0].get("role") == "assistant":
             add(self.tape, self.response, model)
             new = new[1:]
@@ -285,7 +294,7 @@ class _Thread:
             answer = mapping(response, "the response of a request")
             failure = answer.get("error")
             if isinstance(failure, dict):
-                self.error = _text(failure.get("message")) or _text(failure.get("type"))
+                self.error = text_or_empty(failure.get("message")) or text_or_empty(failure.get("type"))
             else:
                 self.response = {**answer, "role": "assistant"}
 
@@ -314,7 +323,7 @@ def _read_log(document: Document) -> Iterator[Recording | Unreadable]:
     for thread in sorted((thread for alike in threads.values() for thread in alike), key=lambda thread: thread.number):
         try:
             if thread.response is not None:
-                add(thread.tape, thread.response, _text(thread.about.get("model")))
+                add(thread.tape, thread.response, text_or_empty(thread.about.get("model")))
         except ShapeError as error:
             yield Unreadable(document.source, thread.line, str(error))
         name = stem if number == 1 else f"{stem}#{thread.number}"

@@ -23,7 +23,7 @@ from typing import Any
 from policyengine.messages import Status
 from policyengine.recordings.anthropic import Answer, read_blocks, read_user, tokens
 from policyengine.recordings.conversation import RawCall
-from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, mapping
+from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, mapping, text_or_empty
 from policyengine.recordings.tape import Tape, number
 
 NAME = "claude_code"
@@ -113,7 +113,7 @@ class _Run:
         model = ""
         for item in self.happened:
             if isinstance(item, _Response):
-                model = _text(item.message.get("model")) or model
+                model = text_or_empty(item.message.get("model")) or model
                 _add_response(tape, item)
             else:
                 _add_heard(tape, item)
@@ -146,7 +146,7 @@ class _Session:
         if kind not in ("user", "assistant"):
             return
         message = mapping(record.get("message"), "message")
-        uuid = _text(record.get("uuid"))
+        uuid = text_or_empty(record.get("uuid"))
         if uuid and uuid in self._seen:
             return
         self._seen.add(uuid)
@@ -161,7 +161,7 @@ class _Session:
             said = read_blocks(message.get("content"))
             run = self._run(record, side, line)
             run.error = ""
-            key = _text(message.get("id")) or uuid or str(line)
+            key = text_or_empty(message.get("id")) or uuid or str(line)
             response = run.responses.get(key)
             if response is None:
                 response = run.responses[key] = _Response(at)
@@ -175,17 +175,17 @@ class _Session:
         """Return the name of the sidechain of a record, empty for the main line."""
         if record.get("isSidechain") is not True:
             return ""
-        agent = _text(record.get("agentId"))
+        agent = text_or_empty(record.get("agentId"))
         if agent:
             return agent
         # Older versions name no agent: the sidechain is known by its first record.
-        uuid, parent = _text(record.get("uuid")), _text(record.get("parentUuid"))
+        uuid, parent = text_or_empty(record.get("uuid")), text_or_empty(record.get("parentUuid"))
         return self._roots.setdefault(uuid, self._roots.get(parent, uuid or "sidechain"))
 
     def _run(self, record: Mapping[str, Any], side: str, line: int) -> _Run:
         run = self.runs.get(side)
         if run is None:
-            session = _text(record.get("sessionId")) or self._stem
+            session = text_or_empty(record.get("sessionId")) or self._stem
             run = self.runs[side] = _Run(f"{session}/{side}" if side else session, line)
         return run
 
@@ -203,9 +203,9 @@ def _add_response(tape: Tape, response: _Response) -> None:
         "".join(response.texts),
         response.calls,
         reasoning="".join(response.thoughts),
-        finish_reason=_text(message.get("stop_reason")),
+        finish_reason=text_or_empty(message.get("stop_reason")),
         usage=tokens(message.get("usage")),
-        model=_text(message.get("model")),
+        model=text_or_empty(message.get("model")),
         at=response.at,
     )
 
@@ -234,7 +234,3 @@ def _status(answer: Answer, result: Any) -> Status:
     if result == DROPPED or answer.text.removeprefix("<tool_use_error>").startswith(DROPPED):
         return "not_run"
     return "error"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -22,6 +22,7 @@ from policyengine.recordings.model import (
     mapping,
     sequence,
     string,
+    text_or_empty,
 )
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -167,12 +168,11 @@ def _response(message: Mapping[str, Any], pairing: Pairing, read_call: Callable[
     legacy = message.get("function_call")
     if not calls and isinstance(legacy, dict):
         calls = [raw_call("", legacy.get("name"), legacy.get("arguments"))]
-    finish = message.get("finish_reason")
     return ModelResponse(
         text_of(message.get("content")),
         pairing.batch(calls),
         reasoning=reasoning_of(message),
-        finish_reason=finish if isinstance(finish, str) else "",
+        finish_reason=text_or_empty(message.get("finish_reason")),
         usage=usage_of(message.get("usage")),
     )
 
@@ -180,8 +180,7 @@ def _response(message: Mapping[str, Any], pairing: Pairing, read_call: Callable[
 def _answer(
     message: Mapping[str, Any], pairing: Pairing, failure: Callable[[Mapping[str, Any], str], Failure | None]
 ) -> ToolAnswered | None:
-    name = message.get("name")
-    call_id = pairing.answer(string(message.get("tool_call_id"), "tool_call_id"), name if isinstance(name, str) else "")
+    call_id = pairing.answer(string(message.get("tool_call_id"), "tool_call_id"), text_or_empty(message.get("name")))
     if call_id is None:
         return None
     text = text_of(message.get("content"))
@@ -190,6 +189,14 @@ def _answer(
         return ToolAnswered(call_id, ToolResult(call_id, text))
     error = ToolError("tool_failed", failed.message) if failed.message else None
     return ToolAnswered(call_id, ToolResult(call_id, failed.text, "error", error))
+
+
+def lacking(value: Any) -> str:
+    """Return what is wrong with a conversation that has no message; an empty text for anything else."""
+    messages = value.get("messages", value) if isinstance(value, dict) else value
+    if messages is None and isinstance(value, dict):
+        return "messages is null, not a list"
+    return "no messages" if messages == [] else ""
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
@@ -211,17 +218,16 @@ def _block_text(block: Any) -> str:
     if isinstance(block, str):
         return block
     held = mapping(block, "a content block")
-    text = held.get("text", held.get("content"))
-    return text if isinstance(text, str) else ""
+    return text_or_empty(held.get("text", held.get("content")))
 
 
 def usage_of(value: Any) -> Usage | None:
     """Return the tokens a provider reported, under OpenAI's names or Anthropic's."""
     if not isinstance(value, dict):
         return None
-    prompt = _tokens(value, "prompt_tokens", "input_tokens")
-    completion = _tokens(value, "completion_tokens", "output_tokens")
-    total = _tokens(value, "total_tokens")
+    prompt = first_count(value, "prompt_tokens", "input_tokens")
+    completion = first_count(value, "completion_tokens", "output_tokens")
+    total = first_count(value, "total_tokens")
     if total is None and prompt is not None and completion is not None:
         total = prompt + completion
     if prompt is None and completion is None and total is None:
@@ -229,7 +235,8 @@ def usage_of(value: Any) -> Usage | None:
     return Usage(prompt, completion, total)
 
 
-def _tokens(value: Mapping[str, Any], *names: str) -> int | None:
+def first_count(value: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of these members that is a count of tokens."""
     for name in names:
         count = value.get(name)
         if isinstance(count, int) and not isinstance(count, bool) and count >= 0:

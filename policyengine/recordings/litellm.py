@@ -20,11 +20,12 @@ from policyengine.recordings.conversation import Failure, events
 from policyengine.recordings.model import (
     Document,
     Recording,
-    ShapeError,
     Unreadable,
     ending,
     mapping,
+    runs_of,
     sequence,
+    text_or_empty,
 )
 
 NAME = "litellm"
@@ -58,12 +59,11 @@ def run_a_line(value: Any) -> bool:
 def read(document: Document) -> Iterator[Recording | Unreadable]:
     """Yield the run of every completion."""
     stem = PurePath(document.source).stem
-    for line, value in document.values:
-        name = f"{stem}#{line}" if document.lines else stem
-        try:
-            yield _recording(value, document.source, line, name)
-        except ShapeError as error:
-            yield Unreadable(document.source, line, str(error))
+
+    def recording(value: Any, source: str, line: int) -> Recording:
+        return _recording(value, source, line, f"{stem}#{line}" if document.lines else stem)
+
+    return runs_of(document, recording)
 
 
 def _recording(value: Any, source: str, line: int, name: str) -> Recording:
@@ -75,14 +75,13 @@ def _recording(value: Any, source: str, line: int, name: str) -> Recording:
         said = mapping(choice.get("message"), "the message of a choice")
         messages.append({**said, "role": "assistant", "finish_reason": choice.get("finish_reason")})
     happened = events(messages, failure=_failure, injected=_injected)
-    model = answer.get("model")
     return Recording(
         id=name,
         source=source,
         format=NAME,
         events=happened,
         ended=ending(happened),
-        group=model if isinstance(model, str) else "",
+        group=text_or_empty(answer.get("model")),
         task=name,
         line=line,
     )

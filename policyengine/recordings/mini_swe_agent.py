@@ -32,8 +32,10 @@ from policyengine.recordings.model import (
     UserSaid,
     ending,
     mapping,
+    runs_of,
     sequence,
     string,
+    text_or_empty,
 )
 
 NAME = "mini_swe_agent"
@@ -57,11 +59,7 @@ def sniff(value: Any) -> bool:
 
 def read(document: Document) -> Iterator[Recording | Unreadable]:
     """Yield the run of a file."""
-    for line, value in document.values:
-        try:
-            yield _recording(value, document.source, line)
-        except ShapeError as error:
-            yield Unreadable(document.source, line, str(error))
+    return runs_of(document, _recording)
 
 
 def _recording(value: Any, source: str, line: int) -> Recording:
@@ -90,7 +88,7 @@ def _model(info: Mapping[str, Any]) -> str:
     named: Any = info
     for key in ("config", "model", "model_name"):
         named = named.get(key) if isinstance(named, dict) else None
-    return named if isinstance(named, str) else ""
+    return text_or_empty(named)
 
 
 def _events(messages: Any) -> Iterator[Event]:
@@ -121,14 +119,13 @@ def _response(message: Mapping[str, Any], extra: Mapping[str, Any], pairing: Pai
     provider = answer if isinstance(answer, dict) else {}
     choices = provider.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    finish, model = choice.get("finish_reason"), provider.get("model")
     return ModelResponse(
         text_of(message.get("content")),
         pairing.batch(openai_call(call) for call in sequence(message.get("tool_calls"), "tool_calls")),
         reasoning=reasoning_of(message),
-        finish_reason=finish if isinstance(finish, str) else "",
+        finish_reason=text_or_empty(choice.get("finish_reason")),
         usage=usage_of(provider.get("usage")),
-        model=model if isinstance(model, str) else "",
+        model=text_or_empty(provider.get("model")),
     )
 
 

@@ -34,6 +34,7 @@ from policyengine.recordings.model import (
     Unreadable,
     UserSaid,
     mapping,
+    runs_of,
     sequence,
     string,
     text_ending,
@@ -70,11 +71,7 @@ def run_a_line(value: Any) -> bool:
 
 def read(document: Document) -> Iterator[Recording | Unreadable]:
     """Yield the run of every line."""
-    for line, value in document.values:
-        try:
-            yield _recording(value, document.source, line)
-        except ShapeError as error:
-            yield Unreadable(document.source, line, str(error))
+    return runs_of(document, _recording)
 
 
 def _recording(value: Any, source: str, line: int) -> Recording:

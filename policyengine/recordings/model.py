@@ -154,6 +154,15 @@ class ShapeError(ValueError):
     """A value of a recording does not have the shape its format promises."""
 
 
+def runs_of(document: Document, read: Callable[[Any, str, int], Recording]) -> Iterator[Recording | Unreadable]:
+    """Yield the run of every value of a file, and what is no run; `read` is given a value, its source and its line."""
+    for line, value in document.values:
+        try:
+            yield read(value, document.source, line)
+        except ShapeError as error:
+            yield Unreadable(document.source, line, str(error))
+
+
 def ending(events: tuple[Event, ...]) -> Ended:
     """Return how a recording with these events ends."""
     match events[-1] if events else None:
@@ -203,6 +212,11 @@ def string(value: Any, what: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     raise ShapeError(f"{what} is {_kind(value)}, not a string")
+
+
+def text_or_empty(value: Any) -> str:
+    """Return `value` if it is a text, and an empty one for anything else."""
+    return value if isinstance(value, str) else ""
 
 
 def _kind(value: Any) -> str:

@@ -14,12 +14,10 @@ from pathlib import PurePath
 from typing import Any
 
 from policyengine.recordings import anthropic
-from policyengine.recordings.conversation import ROLES, events, text_of
-from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, UserSaid, ending
+from policyengine.recordings.conversation import ROLES, events, lacking
+from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, UserSaid, ending, text_or_empty
 
 NAME = "openai_chat"
-
-IDS = ("id", "run_id", "conversation_id", "task_id")
 
 
 def sniff(value: Any) -> bool:
@@ -51,14 +49,6 @@ def read(document: Document, *, texts: bool = False) -> Iterator[Recording | Unr
             yield Unreadable(document.source, line, str(error))
         else:
             yield from anthropic.told(found, run)
-
-
-def lacking(value: Any) -> str:
-    """Return what is wrong with a conversation that has no message; an empty text for anything else."""
-    messages = value.get("messages", value) if isinstance(value, dict) else value
-    if messages is None and isinstance(value, dict):
-        return "messages is null, not a list"
-    return "no messages" if messages == [] else ""
 
 
 def run_a_line(value: Any) -> bool:
@@ -111,15 +101,15 @@ def _recording(run: Any, source: str, line: int, name: str, *, texts: bool) -> R
     happened = events(about["messages"] if about else run, undecided=texts)
     first = next((event.text for event in happened if isinstance(event, UserSaid)), "")
     return Recording(
-        id=next((str(about[key]) for key in IDS if isinstance(about.get(key), str | int)), name),
+        id=anthropic.own_id(about, name),
         source=source,
         format=NAME,
         events=happened,
         ended=ending(happened),
         label=anthropic.known_label(about),
-        group=text_of(about.get("model")) if isinstance(about.get("model"), str) else "",
+        group=text_or_empty(about.get("model")),
         task=about["task"] if isinstance(about.get("task"), str) else first,
-        error=about["error"] if isinstance(about.get("error"), str) else "",
+        error=text_or_empty(about.get("error")),
         line=line,
         protocol="text" if texts else "native",
         undecided=texts,

@@ -34,6 +34,7 @@ from policyengine.recordings.model import (
     ending,
     mapping,
     string,
+    text_or_empty,
 )
 
 NAME = "openhands_v1"
@@ -183,7 +184,7 @@ def _result(event: Mapping[str, Any], call_id: str) -> ToolResult:
         return ToolResult(call_id, failure, "error", ToolError("tool_failed", failure))
     held = mapping(event.get("observation"), "observation")
     error = held.get("error")
-    said = error if isinstance(error, str) else ""
+    said = text_or_empty(error)
     code = _exit_code(held)
     status: Status = "ok"
     if held.get("timeout") is True:

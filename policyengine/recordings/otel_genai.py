@@ -26,9 +26,18 @@ from pathlib import PurePath
 from typing import Any
 
 from policyengine.messages import Usage
-from policyengine.recordings.conversation import RawCall, raw_call
+from policyengine.recordings.conversation import RawCall, first_count, raw_call
 from policyengine.recordings.loading import NotJsonError, decode
-from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, mapping, sequence, string
+from policyengine.recordings.model import (
+    Document,
+    Recording,
+    ShapeError,
+    Unreadable,
+    mapping,
+    sequence,
+    string,
+    text_or_empty,
+)
 from policyengine.recordings.tape import Tape, json_text, object_call
 
 NAME = "otel_genai"
@@ -203,7 +212,7 @@ class _Traces:
             attributes=attributes,
             events=[_event(mapping(event, "an event")) for event in sequence(entry.get("events"), "events")],
             failed=failed or isinstance(kind, str),
-            why=why or (kind if isinstance(kind, str) else ""),
+            why=why or text_or_empty(kind),
         )
 
     def _record(self, value: Any) -> None:
@@ -322,7 +331,7 @@ def _messages(value: Any, what: str) -> list[_Message]:
 def _message(value: Mapping[str, Any]) -> _Message:
     if "parts" not in value:
         return _chat_message(value)
-    message = _Message(string(value.get("role"), "role"), finish=_text(value.get("finish_reason")))
+    message = _Message(string(value.get("role"), "role"), finish=text_or_empty(value.get("finish_reason")))
     texts: list[str] = []
     for item in sequence(value["parts"], "parts"):
         part = mapping(item, "a part")
@@ -335,7 +344,7 @@ def _message(value: Mapping[str, Any]) -> _Message:
                 message.calls.append(_call(part))
             case "tool_call_response":
                 text = _flat(part.get("response", part.get("result")))
-                message.answers.append((_text(part.get("id")), _text(part.get("name")), text))
+                message.answers.append((text_or_empty(part.get("id")), text_or_empty(part.get("name")), text))
     message.text = "".join(texts)
     return message
 
@@ -345,9 +354,9 @@ def _chat_message(value: Mapping[str, Any]) -> _Message:
     role = string(value.get("role"), "role")
     text = _flat(value.get("content"))
     if role == "tool":
-        call_id = _text(value.get("id")) or _text(value.get("tool_call_id"))
-        return _Message(role, answers=[(call_id, _text(value.get("name")), text)])
-    message = _Message(role, text, finish=_text(value.get("finish_reason")))
+        call_id = text_or_empty(value.get("id")) or text_or_empty(value.get("tool_call_id"))
+        return _Message(role, answers=[(call_id, text_or_empty(value.get("name")), text)])
+    message = _Message(role, text, finish=text_or_empty(value.get("finish_reason")))
     for item in sequence(_structured(value.get("tool_calls")), "tool_calls"):
         entry = mapping(item, "a tool call")
         function = mapping(_structured(entry.get("function", entry)), "function of a tool call")
@@ -366,10 +375,6 @@ def _flat(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return json_text(value)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _exchange(span: _Span) -> tuple[list[_Message], _Message | None]:
@@ -538,20 +543,12 @@ def _model(span: _Span) -> str:
 def _finish(span: _Span) -> str:
     reasons = _structured(span.attributes.get("gen_ai.response.finish_reasons"))
     first = reasons[0] if isinstance(reasons, list) and reasons else reasons
-    return _text(first)
+    return text_or_empty(first)
 
 
 def _usage(attributes: Mapping[str, Any]) -> Usage | None:
-    prompt = _tokens(attributes, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-    completion = _tokens(attributes, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+    prompt = first_count(attributes, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+    completion = first_count(attributes, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
     if prompt is None and completion is None:
         return None
     return Usage(prompt, completion, prompt + completion if prompt is not None and completion is not None else None)
-
-
-def _tokens(attributes: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        found = attributes.get(name)
-        if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
-            return found
-    return None

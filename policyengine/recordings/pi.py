@@ -19,7 +19,16 @@ from typing import Any
 from policyengine.messages import Usage
 from policyengine.recordings.anthropic import result_text
 from policyengine.recordings.conversation import RawCall
-from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, mapping, sequence, string
+from policyengine.recordings.model import (
+    Document,
+    Recording,
+    ShapeError,
+    Unreadable,
+    mapping,
+    sequence,
+    string,
+    text_or_empty,
+)
 from policyengine.recordings.tape import Tape, count, number, object_call
 
 NAME = "pi_sessions"
@@ -60,12 +69,12 @@ class _Session:
     def recording(self, source: str, line: int) -> Recording:
         """Return what was read."""
         return Recording(
-            id=self._id if isinstance(self._id, str) and self._id else PurePath(source).stem,
+            id=text_or_empty(self._id) or PurePath(source).stem,
             source=source,
             format=NAME,
             events=self._tape.events,
             ended=self._tape.ended,
-            group=self._model if isinstance(self._model, str) else "",
+            group=text_or_empty(self._model),
             task=self._tape.task,
             error=self._error,
             line=line,

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from policyengine.errors import UsageError
+from policyengine.policy.wording import suggestion
 from policyengine.protocols import PROTOCOLS, check_choice
 from policyengine.recordings import (
     agentdojo,
@@ -36,6 +37,7 @@ from policyengine.recordings import (
     tau_bench,
     trae,
 )
+from policyengine.recordings.conversation import lacking
 from policyengine.recordings.loading import Part, find, load
 from policyengine.recordings.model import Document, Recording, Skipped, Unreadable
 from policyengine.recordings.sidecar import NAME, Index, Indexes, count, listed
@@ -108,6 +110,26 @@ def installed_readers() -> tuple[Reader, ...]:
             both = " and ".join(packages)
             raise UsageError(f"two readers of recordings are called {name}, of {both}; keep only one of them")
     return (*(reader for reader, _ in found), *READERS)
+
+
+def readers_for(form: str = "", protocol: str = "native") -> tuple[Reader, ...]:
+    """Return the readers to be asked: all, or the one of the format `form`, which then takes every file.
+
+    Raises:
+        UsageError: nobody reads the format, or it says itself how calls are written.
+    """
+    readers = installed_readers()
+    if not form:
+        return in_protocol(readers, protocol)
+    names = [reader.name for reader in readers]
+    if form not in names:
+        raise UsageError(f"no format named {form!r}; {suggestion(form, names)}")
+    found = (reader for reader in readers if reader.name == form)
+    return in_protocol(tuple(msgspec.structs.replace(reader, sniff=_always) for reader in found), protocol)
+
+
+def _always(value: Any) -> bool:
+    return True
 
 
 def in_protocol(readers: tuple[Reader, ...], protocol: str) -> tuple[Reader, ...]:
@@ -184,8 +206,8 @@ def read_file(
         return
     if reader is None:
         yield from document.broken
-        lacking = openai_chat.lacking(document.first)
-        yield Unreadable(source, 0, lacking) if lacking else Skipped(source, UNKNOWN)
+        nothing = lacking(document.first)
+        yield Unreadable(source, 0, nothing) if nothing else Skipped(source, UNKNOWN)
         return
     indexes = indexes or Indexes()
     real = indexes.places.of(path)
@@ -208,7 +230,7 @@ def recognise(document: Document, readers: tuple[Reader, ...] = READERS) -> Read
 
 
 def _strange(value: Any) -> str:
-    return openai_chat.lacking(value) or UNKNOWN
+    return lacking(value) or UNKNOWN
 
 
 def _knows(reader: Reader, value: Any, document: Document) -> bool:

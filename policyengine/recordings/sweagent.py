@@ -23,12 +23,12 @@ from policyengine.recordings.model import (
     Event,
     ModelSaid,
     Recording,
-    ShapeError,
     ToolAnswered,
     Unreadable,
     UserSaid,
     ending,
     mapping,
+    runs_of,
     sequence,
     string,
 )
@@ -53,11 +53,7 @@ def sniff(value: Any) -> bool:
 
 def read(document: Document) -> Iterator[Recording | Unreadable]:
     """Yield the run of a file."""
-    for line, value in document.values:
-        try:
-            yield _recording(value, document.source, line)
-        except ShapeError as error:
-            yield Unreadable(document.source, line, str(error))
+    return runs_of(document, _recording)
 
 
 def _recording(value: Any, source: str, line: int) -> Recording:

@@ -15,7 +15,16 @@ from pathlib import PurePath
 from typing import Any
 
 from policyengine.recordings.conversation import text_of, usage_of
-from policyengine.recordings.model import Document, Recording, ShapeError, Unreadable, mapping, sequence, string
+from policyengine.recordings.model import (
+    Document,
+    Recording,
+    ShapeError,
+    Unreadable,
+    mapping,
+    sequence,
+    string,
+    text_or_empty,
+)
 from policyengine.recordings.tape import Tape, object_call
 
 NAME = "tau2_bench"
@@ -52,8 +61,7 @@ def read(document: Document) -> Iterator[Recording | Unreadable]:
 def _model(results: Mapping[str, Any]) -> str:
     info = results.get("info")
     agent = info.get("agent_info") if isinstance(info, dict) else None
-    name = agent.get("llm") if isinstance(agent, dict) else None
-    return name if isinstance(name, str) else ""
+    return text_or_empty(agent.get("llm")) if isinstance(agent, dict) else ""
 
 
 def _recording(value: Any, model: str, source: str, line: int) -> Recording:
@@ -108,8 +116,7 @@ def _add(tape: Tape, message: Mapping[str, Any], model: str) -> None:
 
 
 def _finish(raw: Any) -> str:
-    finish = raw.get("finish_reason") if isinstance(raw, dict) else None
-    return finish if isinstance(finish, str) else ""
+    return text_or_empty(raw.get("finish_reason")) if isinstance(raw, dict) else ""
 
 
 def _label(info: Any) -> bool | None:

@@ -24,14 +24,15 @@ from policyengine.recordings.model import (
     Event,
     ModelSaid,
     Recording,
-    ShapeError,
     ToolAnswered,
     Unreadable,
     UserSaid,
     ending,
     mapping,
+    runs_of,
     sequence,
     string,
+    text_or_empty,
 )
 
 NAME = "trae"
@@ -44,11 +45,7 @@ def sniff(value: Any) -> bool:
 
 def read(document: Document) -> Iterator[Recording | Unreadable]:
     """Yield the run of a file."""
-    for line, value in document.values:
-        try:
-            yield _recording(value, document.source, line)
-        except ShapeError as error:
-            yield Unreadable(document.source, line, str(error))
+    return runs_of(document, _recording)
 
 
 def _recording(value: Any, source: str, line: int) -> Recording:
@@ -92,13 +89,12 @@ def _step(step: Mapping[str, Any], pairing: Pairing, clock: Clock, *, last: bool
 
 def _response(response: Mapping[str, Any], step: Mapping[str, Any], pairing: Pairing) -> ModelResponse:
     calls = response.get("tool_calls") or step.get("tool_calls")
-    finish, model = response.get("finish_reason"), response.get("model")
     return ModelResponse(
         text_of(response.get("content")),
         pairing.batch(_call(call) for call in sequence(calls, "tool_calls")),
-        finish_reason=finish if isinstance(finish, str) else "",
+        finish_reason=text_or_empty(response.get("finish_reason")),
         usage=usage_of(response.get("usage")),
-        model=model if isinstance(model, str) else "",
+        model=text_or_empty(response.get("model")),
     )
 
 
