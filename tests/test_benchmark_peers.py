@@ -120,7 +120,7 @@ def test_every_package_is_pinned_and_its_policy_is_shipped():
 
 def test_runs_that_policy_and_package_stop_are_told_apart():
     def stopped(after):
-        return Outcome(None, 9, True, "", after)
+        return Outcome(None, 9, True, after)
 
     never = Outcome(None, 9, False)
     pairs = [(stopped(3), stopped(3)), (stopped(4), stopped(3)), (stopped(2), stopped(3))]

@@ -32,8 +32,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     """One run under one policy.
 
     `turns` are its model responses, `stop_turn` the one (from 1) in which the policy would have ended it, `saved` how
-    many came after. `working`: it made a new call after that. `finished` is its opposite: it had already made every
-    call it was going to make. Tokens are `None` where the recording has no usage.
+    many came after. `working`: it made a new call after that; else it had already made every call it was going to make.
+    Tokens are `None` where the recording has no usage.
     `decisions` is a digest of every intervention: two policies with the same one decide the run alike.
     """
 
@@ -43,7 +43,6 @@ class RunFacts(msgspec.Struct, frozen=True):
     strongest: Strongest
     stop_turn: int | None
     stop_rule: str
-    stop_code: str
     saved: int
     working: bool
     denied_succeeded: int
@@ -69,7 +68,6 @@ def facts_of(recording: Recording, report: ReplayReport, price: BundledPrice | N
         strongest="stop" if stop else "deny" if actions - {"hint"} else "hint" if actions else "nothing",
         stop_turn=stop_turn,
         stop_rule="" if stop is None else stop.rule,
-        stop_code="" if stop is None else stop.code,
         saved=0 if stop_turn is None else report.iterations - stop_turn,
         working=report.new_calls_after_stop > 0,
         denied_succeeded=report.denied_succeeded,
@@ -129,9 +127,13 @@ def plain(text: str) -> str:
 
 def digest(parts: Iterable[str]) -> str:
     """Return a short digest of texts, by which runs are put in an order that has nothing to do with their content."""
-    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return _hashed(parts, 8).hex()
 
 
 def number(parts: Iterable[str]) -> int:
     """Return a digest of texts as a whole number of 32 bits, so that sums of two thousand million fit into 64."""
-    return int.from_bytes(blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
+    return int.from_bytes(_hashed(parts, 4), "big")
+
+
+def _hashed(parts: Iterable[str], size: int) -> bytes:
+    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=size).digest()

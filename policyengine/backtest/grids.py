@@ -49,14 +49,7 @@ def summary(report: BacktestReport) -> list[str]:
 def grids(report: BacktestReport) -> Iterable[Grid]:
     """Yield the tables for the terminal in order."""
     for policy in report.policies:
-        yield by_set(policy)
-        yield by_rule(policy)
-        if policy.landmarks:
-            yield by_landmark(policy)
-        if policy.transitions:
-            yield transitions(policy, report.baseline or "")
-        if policy.samples:
-            yield samples(policy)
+        yield from policy_grids(policy, report.baseline, groups=False)
 
 
 def all_grids(report: BacktestReport) -> Iterable[Grid]:
@@ -71,10 +64,10 @@ def all_grids(report: BacktestReport) -> Iterable[Grid]:
     yield from unread(report)
 
 
-def policy_grids(policy: PolicyFigures, baseline: str | None) -> Iterable[Grid]:
-    """Yield the tables about one policy."""
+def policy_grids(policy: PolicyFigures, baseline: str | None, *, groups: bool = True) -> Iterable[Grid]:
+    """Yield the tables about one policy; with `groups` also theirs, where it says more than the one by set."""
     yield by_set(policy)
-    if len(policy.groups) > len(policy.sets):
+    if groups and len(policy.groups) > len(policy.sets):
         yield by_group(policy)
     yield by_rule(policy)
     if policy.landmarks:
@@ -119,8 +112,6 @@ _MONEY = 7
 
 def _compared_row(policy: PolicyFigures) -> tuple[str, ...]:
     total, rates = policy.total, policy.rates
-    bounds = rates.turns_saved_bounds
-    around = "" if bounds is None else f" [{percent(bounds.low)}, {percent(bounds.high)}]"
     return (
         clean_line(policy.policy),
         str(total.runs),
@@ -128,7 +119,7 @@ def _compared_row(policy: PolicyFigures) -> tuple[str, ...]:
         str(total.stopped),
         share(rates.false_stop_rate),
         share(rates.working_stop_rate),
-        percent(rates.turns_saved_share) + around,
+        bounded(rates.turns_saved_share, rates.turns_saved_bounds),
         "" if total.tokens_saved is None else str(total.tokens_saved),
         "" if total.usd_saved is None else f"{total.usd_saved:.2f}",
     )
@@ -382,7 +373,12 @@ def percent(value: float) -> str:
 
 def share(rate: Rate) -> str:
     """Return a rate with its interval."""
-    return "" if rate.value is None else f"{percent(rate.value)} [{percent(rate.low)}, {percent(rate.high)}]"
+    return "" if rate.value is None else bounded(rate.value, Bounds(rate.low, rate.high))
+
+
+def bounded(value: float, bounds: Bounds | None) -> str:
+    """Return a share with its interval, where it has one."""
+    return percent(value) + (f" [{percent(bounds.low)}, {percent(bounds.high)}]" if bounds else "")
 
 
 def interval(rate: Rate) -> str:

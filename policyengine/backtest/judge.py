@@ -5,7 +5,7 @@ Knows: units, policies in force, tallies. Must not know: processes, rates, how a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,16 +17,14 @@ from policyengine.backtest.work import Unit, written
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
 from policyengine.identity import remembering
-from policyengine.prices import BundledPrice, bundled_prices
+from policyengine.prices import bundled_prices
 from policyengine.recordings.model import Recording, Skipped, Unreadable
-from policyengine.recordings.readers import Reader, in_protocol, installed_readers, read_file
+from policyengine.recordings.readers import read_file, readers_for
 from policyengine.recordings.sidecar import Indexes
 from policyengine.replay import replay
 
 MOST_ERRORS = 10_000
 """How many read errors are kept; all are counted."""
-
-_REMEMBERED = 10_000
 
 
 class PolicySource(msgspec.Struct, frozen=True):
@@ -96,11 +94,11 @@ class Judge:
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self._engines = [policy.engine() for policy in assignment.policies]
-        self._readers = readers_of(assignment.format, assignment.protocol)
-        self._price = _remembered(bundled_prices())
+        self._readers = readers_for(assignment.format, assignment.protocol)
+        self._price = bundled_prices()
         self._indexes = Indexes()
 
-    def judge(self, unit: Unit, seen: Callable[[Look], None] | None = None) -> Judged:
+    def judge(self, unit: Unit) -> Judged:
         """Return what all policies make of the runs of a unit."""
         count = len(self._engines)
         judged = Judged(unit.number, groups=[Groups() for _ in range(count)])
@@ -116,15 +114,13 @@ class Judge:
                         judged.skipped.append(written(item))
                     case Recording():
                         with remembering():
-                            look = self.run(item, judged)
-                        if seen is not None:
-                            seen(look)
+                            self.run(item, judged)
         return judged
 
     def run(self, recording: Recording, judged: Judged) -> Look:
         """Add one run to what came of a unit."""
         judged.runs += 1
-        key = Key(plain(recording.set), plain(model_of(recording)), part_of(recording, self.assignment.by))
+        key = Key(plain(recording.set), plain(recording.group), part_of(recording, self.assignment.by))
         name, source = plain(recording.id), plain(recording.source)
         mark = digest((recording.set, recording.source, recording.id, str(recording.line)))
         found: list[RunFacts] = []
@@ -137,23 +133,6 @@ class Judge:
             name = step(found[0].strongest, after.strongest)
             transitions.setdefault(name, Transition()).count(recording.label)
         return Look(recording, tuple(found))
-
-
-def _remembered(prices: BundledPrice | None) -> BundledPrice | None:
-    """Return the same prices, asking for each model once: a model nobody knows takes long to look for."""
-    if prices is None:
-        return None
-    unknown: set[str] = set()
-
-    def price(model: str, prompt: int, completion: int) -> int | None:
-        if model in unknown:
-            return None
-        nano = prices(model, prompt, completion)
-        if nano is None and len(unknown) < _REMEMBERED:
-            unknown.add(model)
-        return nano
-
-    return price
 
 
 FOLDS = ("A", "B")
@@ -169,23 +148,6 @@ def part_of(recording: Recording, by: Literal["", "task", "fold"]) -> str:
         task, alone = (recording.task, "") if recording.task else (recording.id, ALONE)
         return FOLDS[int(digest(("fold", recording.set, task)), 16) % 2] + alone
     return plain(recording.task) if by == "task" else ""
-
-
-def model_of(recording: Recording) -> str:
-    """Return the model (or the series of runs) that a recording belongs to."""
-    return recording.group
-
-
-def readers_of(form: str, protocol: str = "native") -> tuple[Reader, ...]:
-    """Return the readers to be asked: all, or the one of this name, which then takes every file."""
-    if not form:
-        return in_protocol(installed_readers(), protocol)
-    found = (reader for reader in installed_readers() if reader.name == form)
-    return in_protocol(tuple(msgspec.structs.replace(reader, sniff=_any) for reader in found), protocol)
-
-
-def _any(value: object) -> bool:
-    return True
 
 
 def sources(

@@ -121,8 +121,10 @@ def _pool(assignment: Assignment) -> ProcessPoolExecutor:
 
 
 _assignments: list[Assignment] = []
+"""What a worker process works on."""
+
 _judges: list[Judge] = []
-"""What a worker process works on, and its judge, which is made when the first unit comes."""
+"""The judge of this worker process, made when the first unit comes and kept for the next."""
 
 
 def _begin(assignment: Assignment) -> None:
@@ -141,9 +143,18 @@ def _end_with_parent() -> None:
 
 
 def _work(unit: Unit) -> Judged:
-    if not _judges:
+    return work(_assignments[0], unit)
+
+
+def work(assignment: Assignment, unit: Unit) -> Judged:
+    """Return what comes of a unit, in a worker process.
+
+    Raises:
+        UsageError: a policy cannot be used here.
+    """
+    if not _judges or _judges[0].assignment != assignment:
         try:
-            _judges.append(Judge(_assignments[0]))
+            _judges[:] = [Judge(assignment)]
         except (ConfigError, ExtensionError) as error:
             # These kinds do not survive the way to the other process.
             raise UsageError(f"a worker cannot use a policy: {error}") from None

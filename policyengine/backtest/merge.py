@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from policyengine.backtest.figures import BacktestReport, policy_figures, read_errors
+from policyengine.backtest.figures import BacktestReport, ReadError, policy_figures, read_errors
 from policyengine.backtest.judge import MOST_ERRORS, Assignment, Judged
 from policyengine.backtest.tally import Groups, Transitions, merge_transitions
 from policyengine.recordings.model import Skipped, Unreadable
@@ -51,26 +51,33 @@ class Merged(msgspec.Struct):
         if skipped:
             self.skipped[number] = list(skipped)
 
+    def not_read(self) -> tuple[tuple[ReadError, ...], tuple[Skipped, ...]]:
+        """Return what was not read, in the order of the input."""
+        unreadable = [item for _, items in sorted(self.unreadable.items()) for item in items]
+        return read_errors(unreadable), tuple(item for _, items in sorted(self.skipped.items()) for item in items)
 
-def empty(assignment: Assignment) -> Merged:
-    """Return the sums of nothing."""
+
+def empty(assignment: Assignment, skipped: Sequence[Skipped] = (), unreadable: Sequence[Unreadable] = ()) -> Merged:
+    """Return the sums of nothing, beside what is in no unit of the input."""
     count = len(assignment.policies)
-    return Merged([Groups() for _ in range(count)], [{} for _ in range(count - 1)] if assignment.baseline else [])
+    transitions: list[Transitions] = [{} for _ in range(count - 1)] if assignment.baseline else []
+    merged = Merged([Groups() for _ in range(count)], transitions, errors=len(unreadable))
+    merged.note(-1, unreadable, skipped)
+    return merged
 
 
 def report(merged: Merged, assignment: Assignment, seconds: float) -> BacktestReport:
     """Return the report of the sums."""
-    unreadable = [item for _, items in sorted(merged.unreadable.items()) for item in items]
-    skipped = [item for _, items in sorted(merged.skipped.items()) for item in items]
+    unreadable, skipped = merged.not_read()
     figures = []
     for index, policy in enumerate(assignment.policies):
         transitions = merged.transitions[index - 1] if assignment.baseline and index else None
         figures.append(policy_figures(policy.name, policy.source, policy.digest, merged.groups[index], transitions))
     return BacktestReport(
         runs=merged.runs,
-        read_errors=read_errors(unreadable),
+        read_errors=unreadable,
         read_error_count=merged.errors,
-        skipped=tuple(skipped),
+        skipped=skipped,
         seconds=round(seconds, 3),
         policies=tuple(figures),
         baseline=assignment.policies[0].name if assignment.baseline else None,

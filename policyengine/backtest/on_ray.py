@@ -15,15 +15,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from policyengine.backtest.judge import Assignment, Judge, Judged, PolicySource
-from policyengine.backtest.local import ATTEMPTS, died
+from policyengine.backtest.judge import Assignment, Judged, PolicySource
+from policyengine.backtest.local import ATTEMPTS, died, work
 from policyengine.backtest.work import Unit
-from policyengine.errors import ConfigError, ExtensionError, UsageError
+from policyengine.errors import UsageError
+from policyengine.policy.files import is_path
 
 AHEAD = 2
 """How many units there are at a time for each core: one is worked on, one waits."""
@@ -66,7 +66,7 @@ def _judged(ray: Any, assignment: Assignment, units: Sequence[Unit], address: st
     with ExitStack() as stack:
         if not ray.is_initialized():
             stack.enter_context(_connected(ray, address))
-        task = ray.remote(max_retries=ATTEMPTS - 1, retry_exceptions=False, num_cpus=1)(_work)
+        task = ray.remote(max_retries=ATTEMPTS - 1, retry_exceptions=False, num_cpus=1)(work)
         shared = ray.put(assignment)
         waiting = iter(units)
         running: dict[Any, Unit] = {}
@@ -158,30 +158,12 @@ def _absolute_policy(policy: PolicySource) -> PolicySource:
     # A worker of Ray has a working directory of its own.
     return msgspec.structs.replace(
         policy,
-        source=_absolute(policy.source) if Path(policy.source).suffix or "/" in policy.source else policy.source,
-        overlays=tuple(map(_absolute, policy.overlays)),
-        folders=tuple(map(_absolute, policy.folders)),
+        source=os.path.abspath(policy.source) if is_path(policy.source) else policy.source,
+        overlays=tuple(map(os.path.abspath, policy.overlays)),
+        folders=tuple(map(os.path.abspath, policy.folders)),
     )
 
 
 def _absolute_unit(unit: Unit) -> Unit:
     pieces = tuple(msgspec.structs.replace(piece, path=piece.path.absolute()) for piece in unit.pieces)
     return msgspec.structs.replace(unit, pieces=pieces)
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(path)
-
-
-_judges: list[Judge] = []
-"""The judge of this worker process, which is kept for the next unit."""
-
-
-def _work(assignment: Assignment, unit: Unit) -> Judged:
-    if not _judges or _judges[0].assignment != assignment:
-        try:
-            _judges[:] = [Judge(assignment)]
-        except (ConfigError, ExtensionError) as error:
-            # These kinds do not survive the way to the other process.
-            raise UsageError(f"a worker cannot use a policy: {error}") from None
-    return _judges[0].judge(unit)

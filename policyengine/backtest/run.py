@@ -14,11 +14,12 @@ from typing import Literal
 
 from policyengine.backtest import merge
 from policyengine.backtest.figures import BacktestReport
-from policyengine.backtest.judge import Assignment, Judged, PolicySource, readers_of, sources
+from policyengine.backtest.judge import Assignment, Judged, PolicySource, sources
 from policyengine.backtest.local import judge_all
 from policyengine.backtest.resume import Ledger
 from policyengine.backtest.work import Unit, plan
 from policyengine.errors import UsageError
+from policyengine.recordings.readers import readers_for
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and those of the whole input."""
@@ -71,10 +72,8 @@ def backtest(
     if resume is not None and os.path.exists(resume) and not (os.path.isfile(resume) or os.path.isdir(resume)):
         raise UsageError(f"cannot write {resume}: not a regular file")
     assignment = assigned(policies, overlays, folders, baseline, by_task=by_task, form=form, protocol=protocol)
-    units, skipped, unreadable = plan(paths, readers_of(form, protocol), resume)
-    merged = merge.empty(assignment)
-    merged.note(-1, unreadable, skipped)
-    merged.errors += len(unreadable)
+    units, skipped, unreadable = plan(paths, readers_for(form, protocol), resume)
+    merged = merge.empty(assignment, skipped, unreadable)
     with closing(_judged(assignment, units, workers, engine, address, resume, progress)) as results:
         for judged in results:
             merged.add(judged)

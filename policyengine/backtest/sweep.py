@@ -150,7 +150,7 @@ def _ladder(schema: Schema, options: Mapping[str, Any]) -> list[tuple[str, Any]]
 def _bounds(
     field: Mapping[str, Any], name: str, ladder: Sequence[tuple[str, Any]]
 ) -> tuple[float | None, float | None]:
-    lows, highs = [field[key] for key in ("min",) if key in field], [field[key] for key in ("max",) if key in field]
+    lows, highs = ([field[key]] if key in field else [] for key in ("min", "max"))
     place = next((index for index, (rung, _) in enumerate(ladder) if rung == name), None)
     if place is not None:
         lows += [value + 1 for _, value in ladder[max(place - 1, 0) : place]]

@@ -9,7 +9,7 @@ smallest digests.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -38,7 +38,16 @@ class Sample(msgspec.Struct, frozen=True, order=True):
     rule: str
 
 
-class RuleTally(msgspec.Struct):
+class _Counts(msgspec.Struct):
+    """Whole numbers that are added up one by one."""
+
+    def merge(self, other: Self) -> None:
+        """Add the counts of another part of the input."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class RuleTally(_Counts):
     """What one rule did: interventions, the runs it intervened in, and those it would have ended."""
 
     hints: int = 0
@@ -50,24 +59,14 @@ class RuleTally(msgspec.Struct):
     stopped_successes_working: int = 0
     turns_saved: int = 0
 
-    def merge(self, other: RuleTally) -> None:
-        """Add another tally of the same rule."""
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
-
-class Landmark(msgspec.Struct):
+class Landmark(_Counts):
     """Labelled runs that lived beyond a turn: those the policy would have stopped by then, and the others."""
 
     flagged: int = 0
     flagged_successes: int = 0
     unflagged: int = 0
     unflagged_successes: int = 0
-
-    def merge(self, other: Landmark) -> None:
-        """Add another tally of the same turn."""
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Tally(msgspec.Struct):
@@ -210,12 +209,9 @@ class Tally(msgspec.Struct):
         """Add the runs of another tally."""
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for turn, count in other.lengths.items():
-            self.lengths[turn] = self.lengths.get(turn, 0) + count
-        for turn, count in other.stops.items():
-            self.stops[turn] = self.stops.get(turn, 0) + count
-        for turn, count in other.ends.items():
-            self.ends[turn] = self.ends.get(turn, 0) + count
+        for kept, more in ((self.lengths, other.lengths), (self.stops, other.stops), (self.ends, other.ends)):
+            for turn, count in more.items():
+                kept[turn] = kept.get(turn, 0) + count
         for turn, mark in other.landmarks.items():
             self.landmarks.setdefault(turn, Landmark()).merge(mark)
         for rule, tally in other.rules.items():
@@ -286,7 +282,7 @@ class Groups(msgspec.Struct):
         return total
 
 
-class Transition(msgspec.Struct):
+class Transition(_Counts):
     """How many runs went from one strongest action under the baseline to another under a policy, by label."""
 
     succeeded: int = 0
@@ -301,12 +297,6 @@ class Transition(msgspec.Struct):
             self.succeeded += 1
         else:
             self.failed += 1
-
-    def merge(self, other: Transition) -> None:
-        """Add another count of the same transition."""
-        self.succeeded += other.succeeded
-        self.failed += other.failed
-        self.unlabelled += other.unlabelled
 
 
 Transitions = dict[str, Transition]

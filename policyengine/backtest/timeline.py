@@ -18,14 +18,14 @@ import msgspec
 
 from policyengine.backtest.facts import plain
 from policyengine.backtest.figures import BacktestReport, SampleFigures
-from policyengine.backtest.judge import PolicySource, readers_of
+from policyengine.backtest.judge import PolicySource
 from policyengine.backtest.tally import SampleKind
 from policyengine.backtest.work import Piece, plan
 from policyengine.engine import Engine
 from policyengine.messages import ModelResponse, ToolCall, ToolResult
 from policyengine.parsing.verdict import Verdict
 from policyengine.recordings.model import ModelSaid, Recording, ToolAnswered, UserSaid
-from policyengine.recordings.readers import Reader, read_file
+from policyengine.recordings.readers import Reader, read_file, readers_for
 from policyengine.recordings.sidecar import Indexes
 from policyengine.replay import Halt, Intervention, ReplayReport, Wish, replay
 
@@ -153,7 +153,7 @@ def timelines(
     """
     chosen = _chosen(report)
     wanted = {found for _, found in chosen}
-    readers = readers_of(form, protocol)
+    readers = readers_for(form, protocol)
     engines = _engines(report, policies, {name for name, _ in chosen})
     made: dict[tuple[str, Found], Timeline] = {}
     for recording in _again(wanted, paths, readers):

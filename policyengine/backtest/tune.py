@@ -24,10 +24,9 @@ from policyengine.backtest.figures import (
     group_figures,
     policy_figures,
     rates,
-    read_errors,
 )
 from policyengine.backtest.front import FEW, Gain, Limit, front, gain, overlap, rank
-from policyengine.backtest.judge import ALONE, FOLDS, Assignment, PolicySource, readers_of, sources
+from policyengine.backtest.judge import ALONE, FOLDS, Assignment, PolicySource, sources
 from policyengine.backtest.local import judge_all
 from policyengine.backtest.run import INLINE_BYTES, Progress
 from policyengine.backtest.stats import exact
@@ -41,6 +40,7 @@ from policyengine.policy.model import Policy
 from policyengine.policy.problems import problems_of
 from policyengine.policy.stricter import looking
 from policyengine.recordings.model import Skipped
+from policyengine.recordings.readers import readers_for
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -165,20 +165,18 @@ def tune(
     loaded = load_policy(policy, registry=registry, overlays=[Path(path) for path in overlays])
     swept = sweeps(loaded, looking(registry, loaded), options.sweep)
     tried = candidates(swept, grid=options.grid, most=options.most)
-    units, skipped, unreadable = plan(paths, readers_of(options.form, options.protocol))
+    units, skipped, unreadable = plan(paths, readers_for(options.form, options.protocol))
     with TemporaryDirectory() as folder:
         made, refused = _made(loaded, in_force, tried if units else [], Path(folder))
         kept: list[Changes] = [(), *(changes for changes, _ in made)]
         policies = (in_force, *(source for _, source in made))
         assignment = Assignment(policies, baseline=True, by="fold", format=options.form, protocol=options.protocol)
-        merged = merge.empty(assignment)
-        merged.note(-1, unreadable, skipped)
-        merged.errors += len(unreadable)
+        merged = merge.empty(assignment, skipped, unreadable)
         _judge(units, assignment, merged, options.workers, progress)
     classes = _classes(loaded, kept, merged.groups)
     directions = tuple(_direction(classes, one, other, options) for one, other in (FOLDS, FOLDS[::-1]))
     groups = classes[0].groups
-    unreadable = [item for _, items in sorted(merged.unreadable.items()) for item in items]
+    not_read, left_out = merged.not_read()
     return TuneReport(
         policy=loaded.name,
         source=policy,
@@ -192,9 +190,9 @@ def tune(
         candidates=tuple(one.figures for one in classes),
         directions=directions if merged.runs else (),
         held_out=_held_out(classes, directions[0]) if merged.runs else None,
-        read_errors=read_errors(unreadable),
+        read_errors=not_read,
         read_error_count=merged.errors,
-        skipped=tuple(item for _, items in sorted(merged.skipped.items()) for item in items),
+        skipped=left_out,
         seconds=round(perf_counter() - begun, 3),
     )
 

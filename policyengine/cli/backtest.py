@@ -29,11 +29,11 @@ from policyengine.cli.options import (
     strict_option,
 )
 from policyengine.cli.output import aside, print_json, say, table, terminal
-from policyengine.cli.replay import chosen
+from policyengine.cli.replay import tell_unreadable
 from policyengine.errors import UsageError
 from policyengine.recordings.loading import find, load
 from policyengine.recordings.model import Skipped, Unreadable
-from policyengine.recordings.readers import UNKNOWN, Reader, recognise
+from policyengine.recordings.readers import UNKNOWN, Reader, readers_for, recognise
 from policyengine.visible import clean, clean_line
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def command(
     Exit code: 0 no condition of --fail-if is true of any policy, 1 one is, 2 a report could not be written, 3 something
     could not be read and --strict, 4 there was nothing to read.
     """
-    readers = chosen(form, protocol)
+    readers = readers_for(form or "", protocol)
     conditions = [condition(text) for text in gates]
     given = [*paths, *policies, *overlays, *(str(one) for one in (baseline, resume) if one)]
     for report in reports:
@@ -238,8 +238,7 @@ class Unread(Protocol):
 def tell_unread(outcome: Unread) -> None:
     """Say on stderr what was not read."""
     for item in outcome.read_errors:
-        place = f"{item.source}:{item.line}" if item.line else item.source
-        say(clean_line(f"{place}: cannot be read: {item.reason}"))
+        tell_unreadable(item.source, item.line, item.reason)
     more = outcome.read_error_count - len(outcome.read_errors)
     if more:
         say(f"and {more} more that cannot be read")

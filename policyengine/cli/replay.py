@@ -21,10 +21,8 @@ from policyengine.cli import AT_FAULT, NOTHING, OK
 from policyengine.cli.options import allow_empty_option, json_option, load_format, policy_source, protocol_option
 from policyengine.cli.output import print_json, say, table, terminal
 from policyengine.engine import Engine
-from policyengine.errors import UsageError
-from policyengine.policy.wording import suggestion
 from policyengine.recordings.model import Recording, Skipped, Unreadable
-from policyengine.recordings.readers import Reader, in_protocol, installed_readers, read_recordings
+from policyengine.recordings.readers import read_recordings, readers_for
 from policyengine.replay import ReplayReport, replay
 from policyengine.telemetry.live import measured
 from policyengine.visible import clean, clean_line
@@ -79,7 +77,7 @@ def command(
 
     Exit code: 0 everything was read, 1 a recording could not be read, 4 there was nothing to read.
     """
-    readers = chosen(form, protocol)
+    readers = readers_for(form or "", protocol)
     engine = Engine(policy, overlays=overlays, folders=folders)
     totals = Totals()
     # On one terminal the bar and lines of output would overwrite each other; a table comes when the bar is gone.
@@ -98,19 +96,10 @@ def command(
     return OK
 
 
-def chosen(form: str | None, protocol: str = "native") -> tuple[Reader, ...]:
-    """Return the readers to be asked; raises `UsageError` for a format nobody reads, or that has its own protocol."""
-    if form is None:
-        return in_protocol(installed_readers(), protocol)
-    names = [reader.name for reader in installed_readers()]
-    if form not in names:
-        raise UsageError(f"no format named {form!r}; {suggestion(form, names)}")
-    found = (reader for reader in installed_readers() if reader.name == form)
-    return in_protocol(tuple(msgspec.structs.replace(reader, sniff=_anything) for reader in found), protocol)
-
-
-def _anything(value: Any) -> bool:
-    return True
+def tell_unreadable(source: str, line: int, reason: str) -> None:
+    """Say on stderr what could not be read; line 0 stands for the whole file."""
+    place = f"{source}:{line}" if line else source
+    say(clean_line(f"{place}: cannot be read: {reason}"))
 
 
 def _reports(
@@ -123,8 +112,7 @@ def _reports(
                 say(clean_line(f"{source}: skipped: {reason}"))
             case Unreadable(source, line, reason):
                 totals.unreadable += 1
-                place = f"{source}:{line}" if line else source
-                say(clean_line(f"{place}: cannot be read: {reason}"))
+                tell_unreadable(source, line, reason)
             case Recording():
                 report = replay(item, engine)
                 totals.add(report)

@@ -18,15 +18,15 @@ import click
 import msgspec
 
 from policyengine.backtest.front import FEW, limit_of
-from policyengine.backtest.grids import Grid, by_landmark, interval, percent, signed
+from policyengine.backtest.grids import Grid, bounded, by_landmark, interval, percent, signed
 from policyengine.backtest.sweep import MOST
 from policyengine.backtest.tune import Candidate, Direction, Options, TuneReport, tune
 from policyengine.cli import COULD_NOT, NOTHING, OK
 from policyengine.cli.backtest import bar, check_writable, show_grids, tell_unread, write_text
 from policyengine.cli.options import allow_empty_option, json_option, load_format, policy_source, protocol_option
 from policyengine.cli.output import aside, print_json, say, terminal
-from policyengine.cli.replay import chosen
 from policyengine.errors import UsageError
+from policyengine.recordings.readers import readers_for
 from policyengine.visible import clean_line
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def command(
     Exit code: 0 there is a proposal, or nothing better; 2 the overlay could not be written; 4 there was nothing to
     read.
     """
-    chosen(form)
+    readers_for(form or "")
     if write is not None:
         check_target(write)
         check_writable(write)
@@ -160,8 +160,7 @@ def _show(report: TuneReport, console: Console) -> None:
 
 
 def _summary(report: TuneReport) -> Iterator[str]:
-    folds = " and ".join(f"{count} in fold {fold}" for fold, count in report.folds.items())
-    yield f"{report.runs} runs, {folds}; {report.seconds:.1f} s."
+    yield f"{_runs(report)}; {report.seconds:.1f} s."
     if report.runs_without_task:
         yield f"{report.runs_without_task} runs have no task; each counts as one of its own, by its id."
     same = len(report.candidates[0].alike)
@@ -171,6 +170,11 @@ def _summary(report: TuneReport) -> Iterator[str]:
         f"{len(report.refused)} refused, "
         f"{same} decide every run as the policy in force does, {others} differ in {len(report.candidates) - 1} ways."
     )
+
+
+def _runs(report: TuneReport) -> str:
+    folds = " and ".join(f"{count} in fold {fold}" for fold, count in report.folds.items())
+    return f"{report.runs} runs, {folds}"
 
 
 def _front(report: TuneReport, direction: Direction) -> Grid:
@@ -207,13 +211,11 @@ def _front(report: TuneReport, direction: Direction) -> Grid:
 def _row(candidate: Candidate, direction: Direction, mark: str) -> tuple[str, ...]:
     on, off = candidate.folds[direction.tuned_on], candidate.folds[direction.reported_on]
     alike = f" (and {len(candidate.alike)} alike)" if candidate.alike else ""
-    bounds = on.rates.turns_saved_bounds
-    spread = f" [{percent(bounds.low)}, {percent(bounds.high)}]" if bounds else ""
     return (
         candidate.name + alike,
         ", ".join(filter(None, ("proposal" if candidate.name == direction.proposal else "", mark))),
         str(on.total.turns_saved),
-        percent(on.rates.turns_saved_share) + spread,
+        bounded(on.rates.turns_saved_share, on.rates.turns_saved_bounds),
         str(on.total.stopped_successes),
         str(on.total.stopped_successes_working),
         interval(on.rates.working_stop_rate),
@@ -329,8 +331,7 @@ def _write(report: TuneReport, path: Path, asked: str) -> bool:
 
 def _comments(report: TuneReport, proposal: Candidate) -> Iterator[str]:
     direction = report.directions[0]
-    folds = " and ".join(f"{count} in fold {fold}" for fold, count in report.folds.items())
-    yield f"{report.runs} runs, {folds}; {report.tried} candidates; limit on wrong stops: {report.limit}."
+    yield f"{_runs(report)}; {report.tried} candidates; limit on wrong stops: {report.limit}."
     yield from _changes(report, proposal)
     yield f"Chosen on {_figures(report, proposal, direction.tuned_on)}."
     yield f"Held out, {_figures(report, proposal, direction.reported_on)}."

@@ -135,7 +135,6 @@ def facts(draw):
         strongest="stop" if stop else draw(st.sampled_from(["nothing", "hint", "deny"])),
         stop_turn=stop,
         stop_rule=draw(rules) if stop else "",
-        stop_code="limit" if stop else "",
         saved=turns - stop if stop else 0,
         working=draw(st.booleans()),
         denied_succeeded=draw(numbers),

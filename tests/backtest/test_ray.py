@@ -35,7 +35,7 @@ def test_ray_gives_the_local_result_starts_and_ends_itself_and_leaves_no_trace(
     environment = dict(os.environ)
     policy = relative.parent / "mine.yaml"
     policy.write_text("apiVersion: policyengine/v1\nkind: Policy\nname: mine\nextends: default\n", encoding="utf-8")
-    arguments = {**POLICIES, "policies": ["default", str(policy)]}
+    arguments = {**POLICIES, "policies": ["default", "peers/openhands", str(policy)]}
     alone = backtest([relative], **arguments)
     assert figures(backtest([relative], engine="ray", **arguments)) == figures(alone)
     assert not ray.is_initialized()
