@@ -193,7 +193,6 @@ def _flat(value: Any) -> str:
 
 
 def _claude(event: Event, reply: Reply) -> dict[str, Any]:
-    out: dict[str, Any] = {}
     own: dict[str, Any] = {}
     if event.kind == "before":
         if reply.verdict == "deny":
@@ -207,9 +206,7 @@ def _claude(event: Event, reply: Reply) -> dict[str, Any]:
     if reply.result is not None:
         key = "updatedMCPToolOutput" if event.tool.startswith("mcp__") else "updatedToolOutput"
         own[key] = reply.result
-    if reply.notes and event.kind in _CLAUDE:
-        own["additionalContext"] = "\n\n".join(reply.notes)
-    return _common(out, reply, own, event)
+    return _common({}, reply, own, event, _CLAUDE)
 
 
 def _codex(event: Event, reply: Reply) -> dict[str, Any]:
@@ -222,9 +219,7 @@ def _codex(event: Event, reply: Reply) -> dict[str, Any]:
             own |= {"permissionDecision": "allow", "updatedInput": reply.args}
         out = {"hookSpecificOutput": {"hookEventName": event.name, **own}} if own else {}
         return out | ({"systemMessage": reply.message} if reply.message else {})
-    if reply.notes and event.kind in _CODEX:
-        own["additionalContext"] = "\n\n".join(reply.notes)
-    return _common({}, reply, own, event)
+    return _common({}, reply, own, event, _CODEX)
 
 
 def _gemini(event: Event, reply: Reply) -> dict[str, Any]:
@@ -239,9 +234,7 @@ def _gemini(event: Event, reply: Reply) -> dict[str, Any]:
             own["tool_input"] = reply.args
     if reply.result is not None:
         out |= {"decision": "deny", "reason": reply.result or "(empty)"}
-    if reply.notes and event.kind in _GEMINI:
-        own["additionalContext"] = "\n\n".join(reply.notes)
-    return _common(out, reply, own, event)
+    return _common(out, reply, own, event, _GEMINI)
 
 
 def _openhands(event: Event, reply: Reply) -> dict[str, Any]:
@@ -260,7 +253,11 @@ def _with_notes(reply: Reply) -> str:
     return "\n\n".join((reply.text, *reply.notes)) if reply.verdict == "deny" else reply.text
 
 
-def _common(out: dict[str, Any], reply: Reply, own: dict[str, Any], event: Event) -> dict[str, Any]:
+def _common(
+    out: dict[str, Any], reply: Reply, own: dict[str, Any], event: Event, contexts: frozenset[str]
+) -> dict[str, Any]:
+    if reply.notes and event.kind in contexts:
+        own["additionalContext"] = "\n\n".join(reply.notes)
     if reply.stop:
         out |= {"continue": False, "stopReason": reply.stop}
     if reply.message:

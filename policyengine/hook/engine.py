@@ -16,11 +16,9 @@ from typing import Any
 
 import msgspec
 
-from policyengine.errors import UsageError
 from policyengine.extension import Extension
-from policyengine.jsontext import decode
 from policyengine.policy.model import Policy
-from policyengine.run import SAVE_VERSION, Run, SavedRun, Sink
+from policyengine.run import Run, Sink, read_saved
 from policyengine.runstate import Conversation, RunState
 from policyengine.snapshot import PolicySnapshot, build_snapshot
 
@@ -58,12 +56,7 @@ class Deciding:
         Raises:
             UsageError: the bytes are no saved run, or one of another version.
         """
-        try:
-            kept = decode(saved, SavedRun)
-        except msgspec.DecodeError as error:
-            raise UsageError(f"not a saved run: {error}") from error
-        if kept.version != SAVE_VERSION:
-            raise UsageError(f"the run was saved as version {kept.version}; this engine reads {SAVE_VERSION}")
+        kept = read_saved(saved)
         return self._run(kept.state, kept.conversation), kept.loop
 
     def _run(self, state: RunState, conversation: Conversation) -> Run:

@@ -102,14 +102,12 @@ class Ending:
         _write(1, json.dumps({"systemMessage": text}))
         os._exit(0)
 
-    def answer(self, out: str, err: str, code: int) -> NoReturn:
+    def answer(self, out: str) -> NoReturn:
         """End the process with an answer."""
         self.done = True
-        if err and not _write(2, err):
-            code = BLOCKED
         if out and not _write(1, out):
             self.fail("the answer could not be written")
-        os._exit(code)
+        os._exit(0)
 
     def watch(self, deadline_s: float) -> None:
         """Fail when told to end, and when the time is over."""
@@ -146,10 +144,10 @@ def main(words: list[str] | None = None) -> NoReturn:
         from policyengine.hook.verb import event_name, reply_to
 
         ending.name = event_name(arguments, data) or arguments.event
-        out, err, code = reply_to(arguments, data)
+        out = reply_to(arguments, data)
     except BaseException as error:  # noqa: BLE001 - any exit code but 0 and 2 lets the host go on
         ending.fail(_said(error))
-    ending.answer(out, err, code)
+    ending.answer(out)
 
 
 def _import_msgspec() -> None:

@@ -21,7 +21,6 @@ import msgspec
 
 from policyengine.errors import UsageError
 from policyengine.hook.dialects import Dialect
-from policyengine.hook.entry import DEADLINE_S
 
 TIMEOUT_S = 60
 """After what time the host gives the hook up; it then lets through, so it is far more than we take."""
@@ -195,6 +194,3 @@ def _write(path: str, text: str) -> None:
                 os.unlink(draft)
     except (OSError, UnicodeEncodeError) as error:
         raise UsageError(f"{path} cannot be written: {error}") from error
-
-
-__all__ = ["DEADLINE_S", "TIMEOUT_S", "Entries", "hooks_of", "install", "merge", "read"]

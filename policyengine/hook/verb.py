@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from time import time
 from typing import Any, Protocol
 
@@ -35,8 +35,8 @@ class Given(Protocol):
     event: str
 
 
-def reply_to(given: Given, data: bytes) -> tuple[str, str, int]:
-    """Return stdout, stderr and the exit code for an event as it came.
+def reply_to(given: Given, data: bytes) -> str:
+    """Return what the host is told about an event as it came; empty where that is nothing.
 
     Raises:
         ValueError: the event or the command line cannot be read.
@@ -45,19 +45,20 @@ def reply_to(given: Given, data: bytes) -> tuple[str, str, int]:
     dialect = dialect_named(given.host)
     event = dialect.read(_object(data))
     if event.kind == "other":
-        return "", "", 0
+        return ""
     # What decides is imported where something is to be decided: most of the time of an event is import.
     from policyengine.hook.compiled import Wanted, engine_for, remove_old
 
     folder = state_folder(given.state)
     wanted = Wanted(given.policy, dialect.host, tuple(given.overlays), tuple(given.folders))
     engine = engine_for(wanted, folder)
-    reply = answer(dialect, engine, event, _store(folder))
+    with closing(_store(folder)) as store:
+        reply = answer(dialect, engine, event, store)
     if event.kind == "session":
         remove_old(folder, _DRAFTS, time() - 3600)
         remove_old(folder, (".policy",), time() - KEEP_S)
     out = dialect.write(event, reply)
-    return (msgspec.json.encode(out).decode() if out else ""), "", 0
+    return msgspec.json.encode(out).decode() if out else ""
 
 
 def answer(dialect: Dialect, engine: Any, event: Event, store: Store, clock: Callable[[], float] = time) -> Reply:

@@ -28,7 +28,6 @@ from policyengine.hosts.closed import ADAPTER_FAILED, FAILED_TEXT, LATE_TEXT, WI
 from policyengine.hosts.host import Host
 from policyengine.hosts.state import HostState, Move, OpenCall, Ruling, Turn
 from policyengine.identity import call_identity
-from policyengine.jsontext import encode
 from policyengine.messages import (
     Batch,
     ModelRequest,
@@ -140,6 +139,12 @@ class HostRun:
     def stop(self) -> StopReason | None:
         """Why the run ended, where a rule ended it."""
         return self.state.outcome.stop if self.state.outcome is not None else None
+
+    @property
+    def farewell(self) -> str:
+        """What the user reads of a run that a rule ended; empty where none did."""
+        stop = self.stop
+        return (stop.message or f"The run was ended: {stop.code}.") if stop is not None else ""
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
@@ -686,14 +691,8 @@ class HostRun:
 
     def _told(self, call: ToolCall, result: ToolResult) -> ToolResult:
         """Return a result in the form the policy wants (`tool_results`), where the host can change its text."""
-        run = self.run
-        if run.snapshot.policy.tool_results != "envelope" or "rewrite_result" not in self.host.can:
-            return result
-        from policyengine.results.envelope import tool_result_envelope
-
-        facts, step, trace_id = run.snapshot.tool(call.name), run.state.iteration, run.state.run_id
-        envelope = tool_result_envelope(result, tool=call.name, step=step, trace_id=trace_id, facts=facts)
-        return msgspec.structs.replace(result, text=encode(envelope).decode())
+        text = self.run.envelope(call, result) if "rewrite_result" in self.host.can else ""
+        return msgspec.structs.replace(result, text=text) if text else result
 
     def _find(self, call_id: str) -> OpenCall | None:
         """Return the open call of this id; of several the first that has no answer."""

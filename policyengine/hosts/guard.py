@@ -177,8 +177,7 @@ class Guard:
 
     def answer(self, call: ToolCall, value: Any) -> ToolResult:
         """Report what a call returned (or the exception it raised); return the result for the model."""
-        made = failure_of(call, value) if isinstance(value, BaseException) else result_of(call, value)
-        return self.run.answer_result(call.id, made)
+        return self.run.answer_result(call.id, _result(call, value))
 
     def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of which every call is judged by itself, where nobody tells of responses.
@@ -269,11 +268,7 @@ class GuardTurn:
         Returns the text for the model, which a rule may have changed. May be called from any thread, in any order.
         """
         call = self._call(call)
-        if isinstance(value, BaseException):
-            made = failure_of(call, value, duration_s)
-        else:
-            made = result_of(call, value, duration_s)
-        told = self._run.answer_result(call.id, made)
+        told = self._run.answer_result(call.id, _result(call, value, duration_s))
         self._answers[call.id] = told
         return told.text
 
@@ -329,6 +324,13 @@ class GuardTurn:
             if ruling.call.id == wanted:
                 return ruling.call
         raise UsageError(f"call {wanted!r} is none of this response")
+
+
+def _result(call: ToolCall, value: Any, duration_s: float | None = None) -> ToolResult:
+    """Return what a call returned, or the exception it raised, as its result."""
+    if isinstance(value, BaseException):
+        return failure_of(call, value, duration_s)
+    return result_of(call, value, duration_s)
 
 
 __all__ = ["Guard", "GuardStopped", "GuardTurn"]

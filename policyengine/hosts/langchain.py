@@ -50,7 +50,7 @@ from policyengine.messages import Compaction, ToolCall, ToolError
 from policyengine.policy.model import Policy
 from policyengine.run import SavedRun
 from policyengine.runstate import Conversation
-from policyengine.subagent import MAX_DEPTH, running, runs_above
+from policyengine.subagent import running, runs_above
 from policyengine.toolset import failure_of, result_of
 
 HOST = HOSTS["langchain"]
@@ -190,8 +190,6 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
     def _begin(self, state: Any) -> Update:
         conversation = self._conversation(state)
         above = runs_above()
-        if len(above) >= MAX_DEPTH:
-            raise RecursionError(f"{len(above)} agents work below each other already; {MAX_DEPTH} is the most")
         if self.shared and above:
             conversation = above[-1].conversation
         run = HostRun(self.engine, HOST, attended=self.attended, agent=self.agent, conversation=conversation)
@@ -304,7 +302,7 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
         stop = run.stop
         if stop is None:
             return _closing(run.outcome.output or "The run has ended." if run.outcome else "The run has ended.", "")
-        return _closing(stop.message or f"The run was ended: {stop.code}.", stop.code)
+        return _closing(run.farewell, stop.code)
 
     # ---- the model
 

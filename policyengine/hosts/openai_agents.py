@@ -47,13 +47,14 @@ from policyengine.hosts import openai_items as forms
 from policyengine.hosts.able import require
 from policyengine.hosts.closed import ADAPTER_FAILED, FAILED_TEXT, WITHHELD_TEXT, fail_closed
 from policyengine.hosts.core import HostRun
+from policyengine.hosts.shapes import get, read_call
 from policyengine.hosts.state import Ruling
 from policyengine.hosts.table import HOSTS
 from policyengine.messages import Message, ModelRequest, ToolSpec
 from policyengine.outcome import Outcome, OutcomeStatus
 from policyengine.policy.model import Policy
 from policyengine.runstate import StopReason
-from policyengine.subagent import MAX_DEPTH, envelope, running, runs_above
+from policyengine.subagent import envelope, running, runs_above
 from policyengine.toolset import failure_of, result_of, timeout_of
 
 HOST = HOSTS["openai_agents"]
@@ -298,15 +299,20 @@ class PolicyRun:
         call_id = context.tool_call_id
         ruling = self._ruling(call_id)
         if ruling is None:
-            ruling = self.host.call(forms.read_call(call_id, context.tool_name, context.tool_arguments))
+            ruling = self.host.call(read_call(call_id, context.tool_name, context.tool_arguments))
             if ruling.action == "ask":  # the time to ask is over
                 ruling = self.host.approve(call_id, False)
             self._rule([*self._rulings(), ruling])
         if ruling.action == "ask" and context.is_tool_approved(context.tool_name, call_id) is True:
-            ruling = self.host.approve(call_id, True)
-            self._rule([ruling if one.call.id == call_id else one for one in self._rulings()])
+            ruling = self._approved(call_id, True)
         if ruling.runs:
             self.memory["cleared"] = [*self.memory["cleared"], call_id]
+        return ruling
+
+    def _approved(self, call_id: str, approved: bool) -> Ruling:
+        """Report what a human said about a call, and keep the ruling that came of it."""
+        ruling = self.host.approve(call_id, approved)
+        self._rule([ruling if one.call.id == call_id else one for one in self._rulings()])
         return ruling
 
     def _rule(self, rulings: list[Ruling]) -> None:
@@ -371,8 +377,7 @@ class PolicyRun:
         if ruling is None:
             return None
         if given.kind == "approval_rejected" and ruling.action == "ask":
-            ruling = self.host.approve(given.call_id, False)
-            self._rule([ruling if one.call.id == given.call_id else one for one in self._rulings()])
+            ruling = self._approved(given.call_id, False)
         return ruling.text or None
 
 
@@ -450,11 +455,8 @@ class _Exchange:
 
     def ending(self) -> list[Any]:
         """Return the output that ends the run."""
-        stop, outcome = self.run.host.stop, self.run.host.outcome
-        if stop is not None:
-            text = stop.message or f"The run was ended: {stop.code}."
-        else:
-            text = (outcome.output if outcome is not None else "") or FAILED_TEXT
+        host = self.run.host
+        text = host.farewell or (host.outcome.output if host.outcome is not None else "") or FAILED_TEXT
         return [forms.ending_item(text, structured=self.structured)]
 
     def failed(self) -> list[Any]:
@@ -492,11 +494,11 @@ class _Exchange:
 
     def _request(self) -> ModelRequest:
         messages = tuple(
-            Message("user" if forms.get(item, "role") != "assistant" else "assistant", forms.text_of(item["content"]))
+            Message("user" if get(item, "role") != "assistant" else "assistant", forms.text_of(item["content"]))
             for item in self.items
             if isinstance(item, dict) and "content" in item
         )
-        tools = tuple(ToolSpec(tool.name, forms.get(tool, "description") or "") for tool in self.tools)
+        tools = tuple(ToolSpec(tool.name, get(tool, "description") or "") for tool in self.tools)
         return ModelRequest(messages, tools)
 
     @fail_closed(lambda error, exchange, *_: exchange.failed())
@@ -639,8 +641,6 @@ def agent_tool(
 
     async def work(task: str) -> str:
         above = runs_above()
-        if len(above) >= MAX_DEPTH:
-            raise RecursionError(f"{len(above)} agents work below each other already; {MAX_DEPTH} is the most")
         conversation = above[-1].conversation if shared and above else None
         run = PolicyRun(agent, engine, attended=False, conversation=conversation)
         await run.run(task, max_turns=max_turns)

@@ -22,7 +22,7 @@ from openai.types.responses import (
 )
 
 from policyengine import messages as ours
-from policyengine.parsing.strict import StrictError, loads
+from policyengine.hosts.shapes import get, read_call
 
 ENDING_ID = "msg_policyengine"
 """The id of the message with which the engine ends a run in the model's place."""
@@ -60,11 +60,6 @@ def task_of(given: str | Sequence[Any]) -> str:
     return next(said, "")
 
 
-def get(value: Any, name: str) -> Any:
-    """Return a field of a mapping or of an object."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
 def text_of(content: Any) -> str:
     """Return the text of a content, an output, or a list of such parts."""
     if content is None or isinstance(content, str):
@@ -87,14 +82,6 @@ def calls_in(output: Iterable[Any]) -> list[ResponseFunctionToolCall]:
 def call_of(item: ResponseFunctionToolCall) -> ours.ToolCall:
     """Return a call in our form."""
     return read_call(item.call_id, item.name, item.arguments)
-
-
-def read_call(id: str, name: str, arguments: str) -> ours.ToolCall:
-    """Return a call in our form, with its arguments where they can be read."""
-    try:
-        return ours.ToolCall(id, name, arguments, loads(arguments))
-    except StrictError:
-        return ours.ToolCall(id, name, arguments)
 
 
 def said_in(output: Iterable[Any]) -> str:

@@ -78,7 +78,7 @@ from policyengine.messages import ModelRequest as Request
 from policyengine.messages import ToolCall, ToolError, ToolResult, ToolSpec
 from policyengine.outcome import Outcome
 from policyengine.runstate import Conversation
-from policyengine.subagent import MAX_DEPTH, running, runs_above
+from policyengine.subagent import running, runs_above
 from policyengine.toolset import failure_of
 
 Approve = Callable[[ToolCall, str], bool | Awaitable[bool]]
@@ -235,8 +235,6 @@ class PolicyCapability(AbstractCapability[Any]):
     def _open(self, ctx: RunContext[Any]) -> None:
         """Begin a run, or go on with the one that waits for the calls that are pending. What fails here raises."""
         key, runs = ctx.conversation_id or "", runs_above()
-        if len(runs) >= MAX_DEPTH:
-            raise RecursionError(f"{len(runs)} agents work below each other already; {MAX_DEPTH} is the most")
         pending = pending_calls(ctx.messages)
         prompt = prompt_text(ctx.prompt)
         saved = self.store.get(key) if pending else None
@@ -623,8 +621,7 @@ class PolicyCapability(AbstractCapability[Any]):
 
     def _said(self) -> str:
         """Return what the user reads of a run that was ended."""
-        stop = self.run.stop
-        return (stop.message or f"The run was ended: {stop.code}.") if stop is not None else FAILED_TEXT
+        return self.run.farewell or FAILED_TEXT
 
 
 def _words(error: Exception) -> str:

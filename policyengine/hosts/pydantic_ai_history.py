@@ -27,9 +27,9 @@ from pydantic_ai.messages import (
 from pydantic_core import to_jsonable_python
 
 from policyengine.history.compact import part_to_summarise, plan_cut, shortened
+from policyengine.hosts.shapes import read_call
 from policyengine.messages import Compaction, Message, ToolCall, ToolError, ToolResult, Usage
 from policyengine.parsing.parse import CUT_REASONS
-from policyengine.parsing.strict import StrictError, loads
 from policyengine.templates import Templates
 from policyengine.toolset import result_of
 
@@ -40,10 +40,7 @@ _ERRORS = {"failed": "tool_failed", "retried": "retry"}
 def call_of(part: ToolCallPart) -> ToolCall:
     """Return a call as the model sent it; arguments that are no JSON stay a text."""
     if isinstance(part.args, str) and part.args:
-        try:
-            return ToolCall(part.tool_call_id, part.tool_name, part.args, loads(part.args))
-        except StrictError:
-            return ToolCall(part.tool_call_id, part.tool_name, part.args)
+        return read_call(part.tool_call_id, part.tool_name, part.args)
     return ToolCall(part.tool_call_id, part.tool_name, args=dict(part.args or {}))
 
 

@@ -36,16 +36,16 @@ def read_reply(reply: Any) -> Reply:
         known = {name: getattr(reply, name) for name in ("reasoning", "finish_reason", "usage", "model")}
         return Reply(reply.text, reply.tool_calls, known)
     facts: dict[str, Any] = {}
-    choices = _get(reply, "choices")
+    choices = get(reply, "choices")
     if choices:
-        facts["usage"] = usage_of(_get(reply, "usage"))
-        facts["model"] = str(_get(reply, "model") or "")
-        facts["finish_reason"] = str(_get(choices[0], "finish_reason") or "")
-        reply = _get(choices[0], "message")
-    content, calls = _get(reply, "content"), _get(reply, "tool_calls")
-    if content is None and calls is None and _get(reply, "role") is None:
+        facts["usage"] = usage_of(get(reply, "usage"))
+        facts["model"] = str(get(reply, "model") or "")
+        facts["finish_reason"] = str(get(choices[0], "finish_reason") or "")
+        reply = get(choices[0], "message")
+    content, calls = get(reply, "content"), get(reply, "tool_calls")
+    if content is None and calls is None and get(reply, "role") is None:
         raise UsageError(f"a reply is a text, a message or a completion, not {type(reply).__name__}")
-    reasoning = _get(reply, "reasoning_content") or _get(reply, "reasoning")
+    reasoning = get(reply, "reasoning_content") or get(reply, "reasoning")
     if isinstance(reasoning, str):
         facts["reasoning"] = reasoning
     return Reply(_text(content), calls_of(calls or ()), facts)
@@ -54,6 +54,14 @@ def read_reply(reply: Any) -> Reply:
 def calls_of(calls: Iterable[Any], prefix: str = "") -> tuple[ToolCall, ...]:
     """Return calls as `ToolCall`s; those without an id get one that starts with `prefix`."""
     return tuple(_call(call, f"{prefix}-{index}" if prefix else "") for index, call in enumerate(calls))
+
+
+def read_call(id: str, name: str, arguments: str) -> ToolCall:
+    """Return a call with its arguments where they can be read."""
+    try:
+        return ToolCall(id, name, arguments, loads(arguments))
+    except StrictError:
+        return ToolCall(id, name, arguments)
 
 
 def usage_of(usage: Any) -> Usage | None:
@@ -66,7 +74,7 @@ def usage_of(usage: Any) -> Usage | None:
 
 
 def _number(usage: Any, *names: str) -> int | None:
-    return next((value for name in names if isinstance(value := _get(usage, name), int)), None)
+    return next((value for name in names if isinstance(value := get(usage, name), int)), None)
 
 
 def _call(call: Any, id: str) -> ToolCall:
@@ -75,23 +83,20 @@ def _call(call: Any, id: str) -> ToolCall:
     if isinstance(call, tuple | list) and len(call) in (2, 3):
         *given, name, args = call
         return _made(str(given[0]) if given else id, name, args)
-    function = _get(call, "function")
+    function = get(call, "function")
     holder = call if function is None else function
-    name = _get(holder, "name")
+    name = get(holder, "name")
     if not isinstance(name, str):
         raise UsageError(f"a call is (name, args), a ToolCall or a mapping with a name, not {type(call).__name__}")
-    args = _get(holder, "arguments")
+    args = get(holder, "arguments")
     for other in ("args", "input"):
-        args = _get(holder, other) if args is None else args
-    return _made(str(_get(call, "id") or id), name, args)
+        args = get(holder, other) if args is None else args
+    return _made(str(get(call, "id") or id), name, args)
 
 
 def _made(id: str, name: str, args: Any) -> ToolCall:
     if isinstance(args, str):
-        try:
-            return ToolCall(id, name, args, loads(args))
-        except StrictError:
-            return ToolCall(id, name, args)
+        return read_call(id, name, args)
     args = {} if args is None else args
     return ToolCall(id, name, json.dumps(args, ensure_ascii=False, default=str), args)
 
@@ -101,8 +106,9 @@ def _text(content: Any) -> str:
         return content or ""
     if not isinstance(content, Iterable):
         raise UsageError(f"the content of a message is a text or a list of parts, not {type(content).__name__}")
-    return "".join(part if isinstance(part, str) else str(_get(part, "text") or "") for part in content)
+    return "".join(part if isinstance(part, str) else str(get(part, "text") or "") for part in content)
 
 
-def _get(value: Any, name: str) -> Any:
+def get(value: Any, name: str) -> Any:
+    """Return a field of a mapping or of an object, or `None`."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -18,7 +18,6 @@ from policyengine.history.reasoning import pass_reasoning
 from policyengine.history.views import listed, mapped, text_of
 from policyengine.messages import Message, ModelRequest, ModelResponse, ToolCall, ToolSpec, Usage
 from policyengine.providers.config import Provider
-from policyengine.providers.openai_chat import message_text
 from policyengine.providers.sdk import (
     Assembler,
     Body,
@@ -28,6 +27,7 @@ from policyengine.providers.sdk import (
     declared_failure,
     limit_of,
     merged,
+    message_text,
     object_of,
     raw_of,
 )
@@ -52,7 +52,6 @@ class MessagesAdapter:
     """Messages through the package `anthropic`."""
 
     package = "anthropic"
-    extra = "anthropic"
     sync_client = "Anthropic"
     async_client = "AsyncAnthropic"
 

@@ -15,7 +15,7 @@ import msgspec
 from policyengine.history.chat import CHAT, as_mappings
 from policyengine.history.reasoning import pass_reasoning
 from policyengine.history.views import listed, mapped, text_of
-from policyengine.messages import Message, ModelRequest, ModelResponse, ToolCall, ToolSpec, Usage
+from policyengine.messages import ModelRequest, ModelResponse, ToolCall, ToolSpec, Usage
 from policyengine.providers.config import Provider
 from policyengine.providers.sdk import (
     Assembler,
@@ -49,7 +49,6 @@ class ChatAdapter:
     """Chat completions through the package `openai`."""
 
     package = "openai"
-    extra = "openai"
     sync_client = "OpenAI"
     async_client = "AsyncOpenAI"
 
@@ -250,8 +249,3 @@ def _usage(usage: Mapping[str, Any]) -> Usage | None:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def message_text(message: Message) -> str:
-    """Return the text of a message that is never empty: providers refuse those that are."""
-    return message.text if message.text.strip() else "(empty)"

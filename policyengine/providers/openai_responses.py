@@ -15,7 +15,7 @@ from policyengine.history.reasoning import pass_reasoning
 from policyengine.history.views import listed, mapped, text_of
 from policyengine.messages import Message, ModelRequest, ModelResponse, ToolCall, ToolSpec, Usage
 from policyengine.providers.config import Provider
-from policyengine.providers.openai_chat import THINKING, message_text
+from policyengine.providers.openai_chat import THINKING
 from policyengine.providers.sdk import (
     Assembler,
     Body,
@@ -25,6 +25,7 @@ from policyengine.providers.sdk import (
     declared_failure,
     limit_of,
     merged,
+    message_text,
     raw_of,
 )
 
@@ -41,7 +42,6 @@ class ResponsesAdapter:
     """Responses through the package `openai`."""
 
     package = "openai"
-    extra = "openai"
     sync_client = "OpenAI"
     async_client = "AsyncOpenAI"
 

@@ -20,7 +20,7 @@ import msgspec
 
 from policyengine.agent import RequestError
 from policyengine.errors import UsageError
-from policyengine.messages import ModelRequest, ModelResponse, ProviderError
+from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError
 from policyengine.providers.config import Provider, key_of
 from policyengine.providers.errors import REMEDIES, RETRY_SAME_REQUEST, ErrorClass, classify_provider_error
 
@@ -40,10 +40,9 @@ class Assembler(Protocol):
 
 
 class Adapter(Protocol):
-    """A protocol: how a request is written and a response read."""
+    """A protocol: how a request is written and a response read. The extra that installs `package` has its name."""
 
     package: str
-    extra: str
     sync_client: str
     async_client: str
 
@@ -244,6 +243,11 @@ def limit_of(provider: Provider, request: ModelRequest) -> int | None:
     return min((limit for limit in (provider.max_tokens, request.max_tokens) if limit is not None), default=None)
 
 
+def message_text(message: Message) -> str:
+    """Return the text of a message that is never empty: providers refuse those that are."""
+    return message.text if message.text.strip() else "(empty)"
+
+
 def raw_of(message: Any, shape: Callable[[Mapping[str, Any]], bool]) -> dict[str, Any] | None:
     """Return the provider's mapping of a message if it is in the form that `shape` recognises."""
     raw = message.raw
@@ -268,7 +272,7 @@ def _sdk(adapter: Adapter) -> Any:
     except ImportError as error:
         if error.name != adapter.package:
             raise UsageError(f"the package {adapter.package} cannot be imported: {error}") from error
-        install = f"pip install 'agent-policyengine[{adapter.extra}]'"
+        install = f"pip install 'agent-policyengine[{adapter.package}]'"
         raise UsageError(f"the package {adapter.package} is not installed: {install}") from error
 
 

@@ -44,12 +44,17 @@ class SqliteStore:
             if not os.path.exists(self.path):
                 _create(self.path)
             self._open = sqlite3.connect(self.path, timeout=busy_s, isolation_level=None, cached_statements=16)
-            # The log is written through by the system; a power cut may lose the last events, and never the file.
-            self._open.execute("PRAGMA synchronous=NORMAL")
-            version = self._open.execute("PRAGMA user_version").fetchone()[0]
-        if version != _VERSION:
+        try:
+            with self._told("opened"):
+                # The log is written through by the system; a power cut may lose the last events, and never the file.
+                self._open.execute("PRAGMA synchronous=NORMAL")
+                version = self._open.execute("PRAGMA user_version").fetchone()[0]
+            if version != _VERSION:
+                about = f"has version {version}, this engine reads {_VERSION}; remove it"
+                raise StoreError(f"the store {self.path} {about}")
+        except StoreError:
             self.close()
-            raise StoreError(f"the store {self.path} has version {version}, this engine reads {_VERSION}; remove it")
+            raise
 
     @contextmanager
     def update(self) -> Iterator[SqliteValues]:
@@ -72,13 +77,6 @@ class SqliteStore:
         with self._told("checked"):
             found = [row[0] for row in self._open.execute("PRAGMA quick_check(5)")]
         return "" if found == ["ok"] else "; ".join(map(str, found))
-
-    def __del__(self) -> None:
-        """Close the file where nobody did: Python 3.13 warns of connections that are forgotten."""
-        opened = getattr(self, "_open", None)
-        if opened is not None:
-            with suppress(sqlite3.Error):
-                opened.close()
 
     def close(self) -> None:
         """Let go of the file."""

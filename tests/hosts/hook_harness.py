@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -113,7 +114,11 @@ class Harness:
     def __init__(self, dialect: Dialect, snapshot: Any, folder: Any, *, clock: Any = None) -> None:
         self.dialect = dialect
         self.engine = Deciding(snapshot, clock=clock or (lambda: 0.0))
-        self.store = SqliteStore(folder / "hooks.sqlite")
+        self.path = folder / "hooks.sqlite"
+
+    def store(self) -> closing[SqliteStore]:
+        """Return the store, which is closed at the end of the block: every event is another process."""
+        return closing(SqliteStore(self.path))
 
     def event(self, name: str, **fields: Any) -> dict[str, Any]:
         """Return an event as the host spells it."""
@@ -128,7 +133,8 @@ class Harness:
     def raw(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to an event."""
         read = self.dialect.read(event)
-        return self.dialect.write(read, answer(self.dialect, self.engine, read, self.store, clock=self.engine.clock))
+        with self.store() as store:
+            return self.dialect.write(read, answer(self.dialect, self.engine, read, store, clock=self.engine.clock))
 
     def tell(self, name: str, **fields: Any) -> Heard:
         """Return what the host makes of the answer to an event."""
@@ -174,7 +180,7 @@ class Harness:
 
     def saved(self, agent: str = "") -> bytes | None:
         """Return the run as it is kept."""
-        with self.store.update() as values:
+        with self.store() as store, store.update() as values:
             return values.get(RUNS, f"{self.dialect.name}/{SESSION}/{agent}")
 
     def run(self, agent: str = "") -> HostRun:

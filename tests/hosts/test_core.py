@@ -27,6 +27,7 @@ from policyengine.hosts.host import ALL, Host
 from policyengine.recordings.model import ModelSaid, Recording, ToolAnswered, UserSaid, ending
 from policyengine.replay import replay
 from policyengine.testing import make_engine
+from tests.hosts.own_rules import Asking
 
 EVERYTHING = Host("everything")
 RULES = {
@@ -276,16 +277,6 @@ def test_a_retry_stays_in_its_round_and_is_capped_by_the_policy():
 
 
 # ---- humans
-
-
-class Asking(Extension):
-    name = "acme.asking"
-    messages = {"acme.ask": {}}
-    templates = {"en": {"acme.ask": "May it?"}}
-
-    @hookimpl
-    def before_tool_call(self, run, call, batch):
-        return run.ask("asking", "acme.ask")
 
 
 def test_what_a_human_says_is_reported_and_only_true_lets_a_call_run():

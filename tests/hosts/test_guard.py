@@ -19,6 +19,7 @@ from policyengine.extension import Extension
 from policyengine.hooks import hookimpl
 from policyengine.hosts.shapes import read_reply
 from policyengine.testing import make_engine
+from tests.hosts.own_rules import Asking
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hosts" / "own_loop.py"
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"page": 1}'}}
@@ -262,16 +263,6 @@ def test_an_asynchronous_tool_by_itself_is_awaited():
 
 
 # ---- humans
-
-
-class Asking(Extension):
-    name = "acme.asking"
-    messages = {"acme.ask": {}}
-    templates = {"en": {"acme.ask": "May it?"}}
-
-    @hookimpl
-    def before_tool_call(self, run, call, batch):
-        return run.ask("asking", "acme.ask")
 
 
 def test_only_true_from_a_human_lets_a_call_run():

@@ -18,6 +18,7 @@ from policyengine.history.check import check_history
 from policyengine.plugins.registry import builtin_registry
 from policyengine.policy.load import load_policy_text
 from policyengine.testing import ListedRegistry, ManualClock
+from tests.hosts.own_rules import RULES, engine_of
 from tests.hosts.replayed import MANY_RULES, Decisions, assert_as_in_a_replay, some_turns
 from tests.hosts.scenarios import BUILTINS, HEAD, SCENARIOS, Scenario, Seen, check, look, scenarios_for
 
@@ -190,52 +191,9 @@ def test_a_scenario_means_the_same_as_everywhere(scenario, way):
 # ---- rules of our own
 
 
-class Rules(Extension):
-    """Answers what the options say, at the hook they say."""
-
-    name = "rules"
-    rewrites_calls = True
-    messages = {"rules.said": {}}
-    templates = {"en": {"rules.said": "rules said so"}}
-
-    def answers(self):
-        return {
-            "after_model_response": ("retry",),
-            "after_tool_call": ("rewrite", "stop"),
-            "before_tool_call": ("ask", "deny"),
-        }
-
-    @hookimpl
-    def after_model_response(self, run, response):
-        return run.retry("rules", kind="rules.said") if response.text == "once more" else None
-
-    @hookimpl
-    def after_tool_call(self, run, call, result):
-        if result.text == "secret":
-            return run.rewrite("rules", text="hidden")
-        return run.stop("rules", kind="rules.said") if result.text == "stop" else None
-
-    @hookimpl
-    def before_tool_call(self, run, call, batch):
-        if call.args == {"page": 7}:
-            return run.deny("rules", kind="rules.said")
-        return run.ask("rules", kind="rules.said") if call.name == "pay" else None
-
-
-OWN = ListedRegistry(Rules, trusted=True, others=BUILTINS)
-
-
-def engine_of(policy, **options):
-    loaded = load_policy_text(HEAD + policy, registry=OWN)
-    return Engine(loaded, registry=OWN, clock=ManualClock(), enforce_time=False, **options)
-
-
 def setting_of(policy, *turns, approve=None, **options):
     scenario = Scenario("own", policy, turns, executed=(), approve=approve)
     return Setting(scenario, PolicyMiddleware(engine_of(policy)), **options)
-
-
-RULES = "extensions:\n  rules: {}\n"
 
 
 @EACH_WAY

@@ -15,20 +15,16 @@ import pytest
 from policyengine import (
     ConfigError,
     Conversation,
-    Engine,
-    Extension,
     ScriptedCall,
     UsageError,
     batch,
     call,
-    hookimpl,
     say,
 )
 from policyengine.history.check import check_history
-from policyengine.policy.load import load_policy_text
-from policyengine.testing import ListedRegistry, ManualClock
+from tests.hosts.own_rules import RULES, engine_of
 from tests.hosts.replayed import MANY_RULES, Decisions, assert_as_in_a_replay, some_turns
-from tests.hosts.scenarios import BUILTINS, HEAD, SCENARIOS, Scenario, Seen, check, look, scenarios_for
+from tests.hosts.scenarios import SCENARIOS, Scenario, Seen, check, look, scenarios_for
 
 if not os.environ.get("POLICYENGINE_NEEDS_OPENAI_AGENTS"):
     pytest.importorskip("agents", reason="the extra `openai-agents` is not installed", exc_type=ImportError)
@@ -196,46 +192,6 @@ def test_a_scenario_means_the_same_as_everywhere(scenario, way):
 
 
 # ---- rules of our own
-
-
-class Rules(Extension):
-    """Answers what the texts say."""
-
-    name = "rules"
-    messages = {"rules.said": {}}
-    templates = {"en": {"rules.said": "rules said so"}}
-
-    def answers(self):
-        return {
-            "after_model_response": ("retry",),
-            "after_tool_call": ("rewrite", "stop"),
-            "before_tool_call": ("ask", "deny"),
-        }
-
-    @hookimpl
-    def after_model_response(self, run, response):
-        return run.retry("rules", kind="rules.said") if response.text == "once more" else None
-
-    @hookimpl
-    def after_tool_call(self, run, call, result):
-        if result.text == "secret":
-            return run.rewrite("rules", text="hidden")
-        return run.stop("rules", kind="rules.said") if result.text == "stop" else None
-
-    @hookimpl
-    def before_tool_call(self, run, call, batch):
-        if call.name == "transfer_to_forbidden":
-            return run.deny("rules", kind="rules.said")
-        return run.ask("rules", kind="rules.said") if call.name == "pay" else None
-
-
-OWN = ListedRegistry(Rules, trusted=True, others=BUILTINS)
-RULES = "extensions:\n  rules: {}\n"
-
-
-def engine_of(policy, **options):
-    loaded = load_policy_text(HEAD + policy, registry=OWN)
-    return Engine(loaded, registry=OWN, clock=ManualClock(), enforce_time=False, **options)
 
 
 def setting_of(policy, *turns, approve=None, **options):

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from policyengine import Agent, Engine, Outcome
 from policyengine.agent import RequestError
 from policyengine.messages import Message, ModelRequest, ModelResponse, ToolSpec
 from policyengine.providers.registry import connect
+from tests.providers.wire_server import Reply, serve
 
 NEEDED = os.environ.get("POLICYENGINE_NEEDS", "").split()
 """Packages whose absence is a failure, not a reason to skip."""
 
 LOOK = ToolSpec("look", "Look somewhere.", {"type": "object", "properties": {"place": {"type": "string"}}})
 WEATHER = ModelRequest((Message("system", "Be brief."), Message("user", "Where is it?")), (LOOK,))
+
+
+CASES = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "data" / "public_cases.jsonl").read_text(encoding="utf-8").splitlines()
+]
+BODIES = [case for case in CASES if case["class"] == "provider_error" and isinstance(case["input"].get("body"), dict)]
+"""The cases of failed requests whose body is known."""
 
 
 def needed(package: str) -> Any:
@@ -33,19 +46,41 @@ def provider(protocol: str, url: str, **fields: Any) -> dict[str, Any]:
 def ask(fields: dict[str, Any], driver: str, request: ModelRequest = WEATHER) -> ModelResponse:
     """Return the answer of a provider, asked by the driver `sync` or `async`."""
     model: Any = connect(fields)
+    return driven(model, driver, lambda: model.complete(request), lambda: model.complete(request))
+
+
+def driven(model: Any, driver: str, work: Callable[[], Any], awork: Callable[[], Any]) -> Any:
+    """Return what comes of work with a model, done by a driver; the model is closed after it."""
     if driver == "sync":
         try:
-            return model.complete(request)
+            return work()
         finally:
             model.close()
 
-    async def go() -> ModelResponse:
+    async def go() -> Any:
         try:
-            return await model.complete(request)
+            return await awork()
         finally:
             await model.aclose()
 
     return asyncio.run(go())
+
+
+def look(place: str) -> str:
+    return f"a key lies {place}"
+
+
+def run_agent(fields: dict[str, Any], driver: str) -> tuple[Outcome, list[float]]:
+    """Return the outcome of an agent that may `look`, and for how long it waited before it asked again."""
+    waits: list[float] = []
+
+    async def asleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    model: Any = connect(fields)
+    agent = Agent(Engine("default"), model, [look], sleep=waits.append, asleep=asleep)
+    task = "Where is it?"
+    return driven(model, driver, lambda: agent.run(task), lambda: agent.arun(task)), waits
 
 
 def failure(fields: dict[str, Any], driver: str, request: ModelRequest = WEATHER) -> Any:
@@ -53,6 +88,15 @@ def failure(fields: dict[str, Any], driver: str, request: ModelRequest = WEATHER
     with pytest.raises(RequestError) as caught:
         ask(fields, driver, request)
     return caught.value.error
+
+
+def failures_of_cuts(at: Callable[..., dict[str, Any]], driver: str, cuts: list[Reply]) -> list[Any]:
+    """Return the failures of streams that are cut, each of which must be one that is sent again."""
+    with serve(*cuts) as wire:
+        errors = [failure(at(wire.url, stream=True), driver) for _ in cuts]
+    for sent, error in enumerate(errors):
+        assert (sent, error.code in ("stream_cut", "connection"), error.retry_same_request) == (sent, True, True)
+    return errors
 
 
 @pytest.fixture(autouse=True)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from policyengine import Agent, Engine
 from policyengine.messages import Message, ModelRequest, ToolCall, Usage
-from policyengine.providers.registry import connect
-from tests.providers.asking import DRIVERS, LOOK, WEATHER, ask, failure, needed, no_proxy, provider
+from tests.providers.asking import (
+    BODIES,
+    DRIVERS,
+    LOOK,
+    WEATHER,
+    ask,
+    failure,
+    failures_of_cuts,
+    needed,
+    no_proxy,
+    provider,
+    run_agent,
+)
 from tests.providers.wire_server import (
     Reply,
     message,
@@ -27,11 +35,6 @@ from tests.providers.wire_server import (
 __all__ = ["no_proxy"]
 needed("anthropic")
 
-CASES = [
-    json.loads(line)
-    for line in (Path(__file__).parents[1] / "data" / "public_cases.jsonl").read_text(encoding="utf-8").splitlines()
-]
-BODIES = [case for case in CASES if case["class"] == "provider_error" and isinstance(case["input"].get("body"), dict)]
 STREAM = pytest.mark.parametrize("stream", [False, True])
 FULL = message(
     thinking_block("Where could it be?", "sig=="),
@@ -113,10 +116,7 @@ EVENTS = len(message_stream(FULL).events)
 @pytest.mark.parametrize("end", ["ended", "closed", "reset"])
 def test_a_stream_that_is_cut_anywhere_is_a_failure_and_never_an_answer(driver, end):
     cuts = [message_stream(FULL, sent=sent, end=end) for sent in range(EVENTS)]
-    with serve(*cuts) as wire:
-        for sent in range(EVENTS):
-            error = failure(at(wire.url, stream=True), driver)
-            assert (sent, error.code in ("stream_cut", "connection"), error.retry_same_request) == (sent, True, True)
+    failures_of_cuts(at, driver, cuts)
 
 
 @DRIVERS
@@ -221,10 +221,6 @@ def test_the_choice_of_a_tool_is_sent(choice, sent):
     assert wire.requests[0].get("tool_choice") == sent
 
 
-def look(place: str) -> str:
-    return f"a key lies {place}"
-
-
 @DRIVERS
 @STREAM
 def test_a_run_waits_out_failures_and_its_thinking_goes_back_signed(driver, stream):
@@ -233,26 +229,8 @@ def test_a_run_waits_out_failures_and_its_thinking_goes_back_signed(driver, stre
         replies(FULL, stream),
         replies(message(text_block("Here.")), stream),
     ]
-    waits: list[float] = []
-
-    async def asleep(seconds: float) -> None:
-        waits.append(seconds)
-
     with serve(*told) as wire:
-        model = connect(at(wire.url, stream=stream, options=THINK, max_tokens=4000))
-        agent = Agent(Engine("default"), model, [look], sleep=waits.append, asleep=asleep)
-        if driver == "sync":
-            outcome = agent.run("Where is it?")
-            model.close()
-        else:
-
-            async def go():
-                try:
-                    return await agent.arun("Where is it?")
-                finally:
-                    await model.aclose()
-
-            outcome = asyncio.run(go())
+        outcome, waits = run_agent(at(wire.url, stream=stream, options=THINK, max_tokens=4000), driver)
     assert (outcome.status, outcome.output, len(waits)) == ("completed", "Here.", 1)
     assert wire.requests[-1]["messages"][1]["content"] == FULL.body["content"]
     assert outcome.prompt_tokens == 22

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from policyengine import Agent, Engine
 from policyengine.history.reasoning import pass_reasoning
 from policyengine.messages import Message, ModelRequest, ToolCall, Usage
 from policyengine.providers.errors import find_silent_overflow
 from policyengine.providers.openai_chat import ChatAssembler
 from policyengine.providers.registry import connect
-from tests.providers.asking import DRIVERS, LOOK, WEATHER, ask, failure, needed, no_proxy, provider
+from tests.providers.asking import (
+    BODIES,
+    DRIVERS,
+    LOOK,
+    WEATHER,
+    ask,
+    failure,
+    failures_of_cuts,
+    needed,
+    no_proxy,
+    provider,
+    run_agent,
+)
 from tests.providers.wire_server import Reply, chat, chat_stream, serve
 
 __all__ = ["no_proxy"]
 needed("openai")
 
-CASES = [
-    json.loads(line)
-    for line in (Path(__file__).parents[1] / "data" / "public_cases.jsonl").read_text(encoding="utf-8").splitlines()
-]
-BODIES = [case for case in CASES if case["class"] == "provider_error" and isinstance(case["input"].get("body"), dict)]
 TWO = (("a", "look", '{"place": "here"}'), ("b", "look", '{"place": "there"}'))
 
 
@@ -88,11 +92,8 @@ EVENTS = len(chat_stream(chat("Yes.", TWO, reasoning_content="Let me think."), s
 def test_a_stream_that_is_cut_anywhere_is_a_failure_and_never_an_answer(driver, end):
     reply = chat_stream(chat("Yes.", TWO, reasoning_content="Let me think."), size=6)
     cuts = [cut_after(reply, sent, end) for sent in range(EVENTS - 3)]
-    with serve(*cuts) as wire:
-        for sent in range(EVENTS - 3):
-            error = failure(at(wire.url, stream=True), driver)
-            assert (sent, error.code in ("stream_cut", "connection"), error.retry_same_request) == (sent, True, True)
-            assert "backoff" in error.remedies
+    for error in failures_of_cuts(at, driver, cuts):
+        assert "backoff" in error.remedies
 
 
 def cut_after(reply: Reply, sent: int, end: str) -> Reply:
@@ -297,10 +298,6 @@ def test_headers_and_the_key_are_sent(monkeypatch):
     assert wire.headers[0]["x-team"] == "blue"
 
 
-def look(place: str) -> str:
-    return f"a key lies {place}"
-
-
 @DRIVERS
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_run_waits_out_failures_and_completes_with_valid_requests(driver, stream):
@@ -310,26 +307,8 @@ def test_a_run_waits_out_failures_and_completes_with_valid_requests(driver, stre
         replies(chat("Here."), stream, **({"sent": 2, "end": "closed"} if stream else {})),
     ]
     told += [replies(chat("Here."), True)] if stream else []
-    waits: list[float] = []
-
-    async def asleep(seconds: float) -> None:
-        waits.append(seconds)
-
     with serve(*told) as wire:
-        model = connect(at(wire.url, stream=stream))
-        agent = Agent(Engine("default"), model, [look], sleep=waits.append, asleep=asleep)
-        if driver == "sync":
-            outcome = agent.run("Where is it?")
-            model.close()
-        else:
-
-            async def go():
-                try:
-                    return await agent.arun("Where is it?")
-                finally:
-                    await model.aclose()
-
-            outcome = asyncio.run(go())
+        outcome, waits = run_agent(at(wire.url, stream=stream), driver)
     assert (outcome.status, outcome.output) == ("completed", "Here.")
     assert waits[0] == 3.0
     assert len(waits) == (2 if stream else 1)

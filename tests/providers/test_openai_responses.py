@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
-from policyengine import Agent, Engine
 from policyengine.history.reasoning import pass_reasoning
 from policyengine.messages import Message, ModelRequest, ToolCall, Usage
-from policyengine.providers.registry import connect
-from tests.providers.asking import DRIVERS, LOOK, WEATHER, ask, failure, needed, no_proxy, provider
+from tests.providers.asking import (
+    DRIVERS,
+    LOOK,
+    WEATHER,
+    ask,
+    failure,
+    failures_of_cuts,
+    needed,
+    no_proxy,
+    provider,
+    run_agent,
+)
 from tests.providers.wire_server import Reply, called, response, response_stream, said, serve, thought
 
 __all__ = ["no_proxy"]
@@ -99,10 +106,7 @@ EVENTS = len(response_stream(FULL).events)
 @pytest.mark.parametrize("end", ["ended", "closed", "reset"])
 def test_a_stream_that_is_cut_anywhere_is_a_failure_and_never_an_answer(driver, end):
     cuts = [response_stream(FULL, sent=sent, end=end) for sent in range(EVENTS)]
-    with serve(*cuts) as wire:
-        for sent in range(EVENTS):
-            error = failure(at(wire.url, stream=True), driver)
-            assert (sent, error.code in ("stream_cut", "connection"), error.retry_same_request) == (sent, True, True)
+    failures_of_cuts(at, driver, cuts)
 
 
 @DRIVERS
@@ -186,27 +190,10 @@ def test_messages_that_another_protocol_left_in_the_history_are_written_anew():
         ]
 
 
-def look(place: str) -> str:
-    return f"a key lies {place}"
-
-
 @DRIVERS
 @STREAM
 def test_a_run_completes_and_its_reasoning_goes_back(driver, stream):
     with serve(replies(FULL, stream), replies(response(said("Here.")), stream)) as wire:
-        model = connect(at(wire.url, stream=stream))
-        agent = Agent(Engine("default"), model, [look])
-        if driver == "sync":
-            outcome = agent.run("Where is it?")
-            model.close()
-        else:
-
-            async def go():
-                try:
-                    return await agent.arun("Where is it?")
-                finally:
-                    await model.aclose()
-
-            outcome = asyncio.run(go())
+        outcome, _ = run_agent(at(wire.url, stream=stream), driver)
     assert (outcome.status, outcome.output, outcome.executed) == ("completed", "Here.", 2)
     assert wire.requests[-1]["input"][1:5] == FULL.body["output"]
