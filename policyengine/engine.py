@@ -20,8 +20,7 @@ from uuid import uuid4
 
 import msgspec
 
-from policyengine.errors import ConfigError, ExtensionError, StalePolicyError, UsageError
-from policyengine.jsontext import decode
+from policyengine.errors import ConfigError, ExtensionError, StalePolicyError
 from policyengine.killswitch import KillSwitch
 from policyengine.log import log
 from policyengine.plugins.registry import Registry, discover
@@ -36,7 +35,7 @@ from policyengine.policy.reload import POLL_S, Watch
 from policyengine.policy.staleness import Freshness, Staleness
 from policyengine.policy.whole import cut_off, is_doubtful, loses_rules
 from policyengine.protocols import PROTOCOLS, check_choice
-from policyengine.run import SAVE_VERSION, Journal, Run, SavedRun, Sink
+from policyengine.run import Journal, Run, Sink, read_saved
 from policyengine.runstate import Conversation, RunState
 from policyengine.selftest import LEAST_S, self_test
 from policyengine.snapshot import PolicySnapshot, build_snapshot
@@ -179,12 +178,7 @@ class Engine:
             UsageError: the bytes are no saved run, or one of another version.
             StalePolicyError: as for `start_run`; the bytes can be resumed later.
         """
-        try:
-            kept = decode(saved, SavedRun)
-        except msgspec.DecodeError as error:
-            raise UsageError(f"not a saved run: {error}") from error
-        if kept.version != SAVE_VERSION:
-            raise UsageError(f"the run was saved as version {kept.version}; this engine reads {SAVE_VERSION}")
+        kept = read_saved(saved)
         self._check_fresh()
         if self.journal is not None:
             self.journal.resume(kept.state.run_id, saved)

@@ -1,10 +1,10 @@
 """Prove that every rung of every rule can fire: alone, and in the whole policy, through the real loop.
 
-Knows: the sequences that extensions declare, the scripted model.
+Knows: the sequences that extensions declare, how a script is played.
 Must not know: any particular extension, files, how results are printed.
 
 Five public products shipped loop rules that could not fire as configured or as wired (field reports 63, 64, 85, 86);
-their unit tests bypassed the wiring. So a proof drives `Agent`, not the extension.
+their unit tests bypassed the wiring. So a proof drives `Agent` (see `testing.play`), not the extension.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from collections.abc import Iterator
 
 import msgspec
 
-from policyengine.agent import Agent
 from policyengine.decision import Vote
 from policyengine.dispatch import facts
 from policyengine.engine import Engine
 from policyengine.extension import Proof
-from policyengine.messages import ModelRequest, ModelResponse
 from policyengine.outcome import Outcome
 from policyengine.plugins.registry import Registry
 from policyengine.policy.model import Interventions, Planning, Policy, Rule, When
-from policyengine.providers.scripted import ScriptedModel
 from policyengine.run import Report
-from policyengine.script import Script
 from policyengine.snapshot import build_snapshot
+from policyengine.testing import ManualClock, play
 
 UNPROVEN = "unproven"
 
@@ -59,28 +56,6 @@ class _Fired(msgspec.Struct, frozen=True):
     outcome: Outcome
     others: tuple[str, ...]
     fault: str
-
-
-class _PacedModel(ScriptedModel):
-    """The scripted model, with a clock that only its responses move: how fast this machine is proves nothing."""
-
-    def __init__(self, script: Script, pace_s: float) -> None:
-        super().__init__(script)
-        self._pace_s = pace_s
-        self._now = 0.0
-
-    def clock(self) -> float:
-        """Return the time in seconds."""
-        return self._now
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass that somebody waits for."""
-        self._now += seconds
-
-    def complete(self, request: ModelRequest) -> ModelResponse:
-        """Let the time of one response pass, and return it."""
-        self._now += self._pace_s
-        return super().complete(request)
 
 
 def prove(policy: Policy, registry: Registry) -> list[Proved]:
@@ -145,28 +120,24 @@ def _in_whole(single: _Fired, full: _Fired) -> str:
 
 
 def _drive(policy: Policy, registry: Registry, rule: Rule, proof: Proof) -> _Fired:
-    """Run the sequence under `policy`; return at which iteration the rung first fired, and who else intervened."""
-    model = _PacedModel(Script("prove", proof.turns, protocol=proof.protocol), proof.pace_s)
+    """Run the sequence under `policy`; return at which iteration the rung first fired, and who else intervened.
+
+    Only the responses of the model move the clock: how fast this machine is proves nothing.
+    """
+    clock = ManualClock()
+    engine = Engine(policy, registry=registry, clock=clock)
+    played = play(engine, proof.turns, task="prove", clock=clock, pace_s=proof.pace_s)
     fired: list[int] = []
     others: list[str] = []
     faults: list[str] = []
-
-    def watch(report: Report) -> None:
-        for vote in report.decision.votes:
-            if vote.rule == rule.id:
-                faults.extend(_faults(report, vote))
-        if any(_is_rung(vote.rule, action.name, action.code) for vote in report.decision.votes for action in vote.raw):
-            fired.append(report.run.state.iteration)
-        decided_by = report.decision.decided_by
-        if not fired and decided_by and decided_by != rule.id:
-            others.append(decided_by)
-
-    def _is_rung(voter: str, action: str, code: str) -> bool:
-        return voter == rule.id and action == proof.action and code == proof.code
-
-    engine = Engine(policy, registry=registry, sinks=[watch], clock=model.clock)
-    outcome = Agent(engine, model, model.tools(), sleep=model.sleep).run("prove")
-    return _Fired(fired[0] if fired else None, outcome, tuple(others), faults[0] if faults else "")
+    for report, (iteration, decision) in zip(played.reports, played.decisions, strict=True):
+        own = [vote for vote in decision.votes if vote.rule == rule.id]
+        faults += [fault for vote in own for fault in _faults(report, vote)]
+        if any((action.name, action.code) == (proof.action, proof.code) for vote in own for action in vote.raw):
+            fired.append(iteration)
+        if not fired and decision.decided_by and decision.decided_by != rule.id:
+            others.append(decision.decided_by)
+    return _Fired(fired[0] if fired else None, played.outcome, tuple(others), faults[0] if faults else "")
 
 
 def _faults(report: Report, vote: Vote) -> Iterator[str]:

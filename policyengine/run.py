@@ -22,7 +22,7 @@ from policyengine.decision import Decision, Note, Vote, counted
 from policyengine.dispatch import ALLOWED, Faults, decide, judge
 from policyengine.errors import UsageError
 from policyengine.extension import Extension, Scope
-from policyengine.jsontext import encode, finite
+from policyengine.jsontext import decode, encode, finite
 from policyengine.killswitch import KillSwitch
 from policyengine.log import log
 from policyengine.messages import (
@@ -88,6 +88,21 @@ class SavedRun(msgspec.Struct, frozen=True):
     state: RunState
     conversation: Conversation
     loop: Any = None
+
+
+def read_saved(saved: bytes) -> SavedRun:
+    """Return what `Run.save` wrote.
+
+    Raises:
+        UsageError: the bytes are no saved run, or one of another version.
+    """
+    try:
+        kept = decode(saved, SavedRun)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"not a saved run: {error}") from error
+    if kept.version != SAVE_VERSION:
+        raise UsageError(f"the run was saved as version {kept.version}; this engine reads {SAVE_VERSION}")
+    return kept
 
 
 class Run:
@@ -313,6 +328,16 @@ class Run:
     def failed(self, call: ToolCall, result: ToolResult) -> bool:
         """Return whether a call failed, as a declared fact."""
         return failed(result, self.snapshot.tool(call.name))
+
+    def envelope(self, call: ToolCall, result: ToolResult) -> str:
+        """Return a result in the form the policy wants (`tool_results`); empty where it wants it as it is."""
+        if self.snapshot.policy.tool_results != "envelope":
+            return ""
+        from policyengine.results.envelope import tool_result_envelope
+
+        facts, step, trace_id = self.snapshot.tool(call.name), self.state.iteration, self.state.run_id
+        made = tool_result_envelope(result, tool=call.name, step=step, trace_id=trace_id, facts=facts)
+        return encode(made).decode()
 
     def save(self, loop: Any = None) -> bytes:
         """Return the run as JSON: load it with `Engine.resume_run`, in this process or another one.

@@ -305,7 +305,7 @@ def _table(
             Entry(
                 rule=rule,
                 extension=extensions[rule.id],
-                call=_caller(getattr(extensions[rule.id], point.method), impl.argnames, point.payload),
+                call=caller(getattr(extensions[rule.id], point.method), impl.argnames, point.payload),
                 when=rule.when if rule.when != When() else None,
                 inline=rule.id in trusted,
                 limit_ns=int(rule.timeout_s * 1e9),
@@ -317,7 +317,7 @@ def _table(
     return Table(point, tuple(entries), rewriters, judges)
 
 
-def _caller(function: Callable[..., Any], argnames: tuple[str, ...], payload: tuple[str, ...]) -> Callable[..., Any]:
+def caller(function: Callable[..., Any], argnames: tuple[str, ...], payload: tuple[str, ...]) -> Callable[..., Any]:
     """Return a hook that is handed exactly the arguments it names."""
     available = ("run", *payload)
     if argnames == available:

@@ -42,8 +42,15 @@ def running(run: Run) -> Iterator[None]:
 
 
 def runs_above() -> tuple[Run, ...]:
-    """Return the runs whose tools are being run here, the outermost first."""
-    return _RUNNING.get()
+    """Return the runs whose tools are being run here, the outermost first.
+
+    Raises:
+        RecursionError: there are so many that no other agent may work below them.
+    """
+    above = _RUNNING.get()
+    if len(above) >= MAX_DEPTH:
+        raise RecursionError(f"{len(above)} agents work below each other already; {MAX_DEPTH} is the most")
+    return above
 
 
 def agent_tool(agent: Agent, name: str, description: str, *, shared: bool) -> Tool:
@@ -57,9 +64,7 @@ def agent_tool(agent: Agent, name: str, description: str, *, shared: bool) -> To
     spec = ToolSpec(name, description, schema)
 
     def options() -> dict[str, Any]:
-        above = _RUNNING.get()
-        if len(above) >= MAX_DEPTH:
-            raise RecursionError(f"{len(above)} agents work below each other already; {MAX_DEPTH} is the most")
+        above = runs_above()
         return {"agent": name, **({"conversation": above[-1].conversation} if shared and above else {})}
 
     def work(task: str) -> Any:

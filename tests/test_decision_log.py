@@ -23,7 +23,7 @@ from policyengine.messages import ToolCall
 from policyengine.outcome import Outcome
 from policyengine.policy.load import load_policy_text
 from policyengine.policy.model import Log
-from policyengine.policy.pointers import CONTENT, POINTER, included_by, parts_of, pointer_of, pointer_trouble
+from policyengine.policy.pointers import CONTENT, POINTER, included_by, parts_of, pointer_trouble
 from policyengine.policy.problems import Position, Problem
 from policyengine.script import call, say
 from policyengine.telemetry.decision_log import MAX_NAME, DecisionLog, Record, call_line, encode, rule_line
@@ -325,6 +325,11 @@ def test_every_place_that_can_be_masked_is_one_of_a_line_with_that_content(place
             line["result"]["exit_code"] = 1
     assert any(masked(line, [place]) != line for line in lines)
     assert pointer_trouble(place) == ""
+
+
+def pointer_of(parts):
+    """Return the pointer with these parts."""
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 KEYS = st.text(max_size=6) | st.sampled_from(["*", "0", "a/b", "~", "~1", ""])

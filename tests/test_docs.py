@@ -273,12 +273,12 @@ def compare(expected: str, actual: str) -> None:
     assert gap or at == len(lines), f"something is left out at the end: {lines[at:]}"
 
 
-def forget_modules_of_temporary_folders() -> None:
+def forget_modules_of_temporary_folders(root: Path) -> None:
     """Forget modules that a page or a test wrote itself: the next one may use the same name for another."""
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # a collection of garbage may take drop-in modules away meanwhile
         file = Path(str(getattr(module, "__file__", "") or "/"))
-        if not file.is_absolute() or any(part.startswith("pytest-of-") for part in file.parts):
-            del sys.modules[name]
+        if not file.is_absolute() or file.is_relative_to(root):
+            sys.modules.pop(name, None)
 
 
 PLAYED = [page for page in PAGES if page != DOCS / "errors.md"]
@@ -291,7 +291,7 @@ def test_every_block_of_a_page_holds(page, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=ignored)
-    forget_modules_of_temporary_folders()
+    forget_modules_of_temporary_folders(tmp_path.parent)
     player = Player(page, tmp_path)
     sys.modules["documented"] = player.module
     try:
@@ -302,7 +302,7 @@ def test_every_block_of_a_page_holds(page, tmp_path, monkeypatch):
             player.play(block)
     finally:
         del sys.modules["documented"]
-        forget_modules_of_temporary_folders()
+        forget_modules_of_temporary_folders(tmp_path.parent)
 
 
 def test_an_excerpt_must_say_where_it_leaves_something_out():

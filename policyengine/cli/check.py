@@ -5,7 +5,6 @@ Knows: how problems are reported. Must not know: how they are found.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +15,20 @@ import msgspec
 
 from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
 from policyengine.cli.loading import load
-from policyengine.cli.options import allow_empty_option, form_option, host_option, layers, require_named, strict_option
+from policyengine.cli.options import (
+    allow_empty_option,
+    form_option,
+    host_option,
+    json_form_option,
+    layers,
+    require_named,
+    strict_option,
+)
 from policyengine.cli.output import aside, print_json, say
 from policyengine.errors import ConfigError, ExtensionError, UsageError
 from policyengine.policy.load import load_policy
 from policyengine.policy.model import Policy
-from policyengine.policy.problems import Format, Problem, problems_of, render
+from policyengine.policy.problems import Format, Problem, problems_of, records, render
 from policyengine.visible import clean_line
 
 
@@ -39,7 +46,7 @@ class Checked(msgspec.Struct, frozen=True):
 @host_option
 @click.option("--no-extensions", is_flag=True, help="Look no extension up: leave options and hooks of rules unchecked.")
 @form_option
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_form_option
 @strict_option
 @allow_empty_option
 def command(
@@ -122,5 +129,5 @@ def _described(item: Checked) -> dict[str, Any]:
         "revision": policy.revision if policy else None,
         "rules": len(policy.rules) if policy else None,
         "digest": policy.digest if policy else None,
-        "problems": json.loads(render(item.problems, "json")),
+        "problems": records(item.problems),
     }

@@ -19,7 +19,14 @@ import msgspec
 from rich.text import Text
 
 from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
-from policyengine.cli.options import allow_empty_option, folder_option, form_option, json_option, strict_option
+from policyengine.cli.options import (
+    allow_empty_option,
+    folder_option,
+    form_option,
+    json_form_option,
+    json_option,
+    strict_option,
+)
 from policyengine.cli.output import aside, print_json, say, table, terminal
 from policyengine.errors import ConfigError, ExtensionError, UsageError
 from policyengine.extension_check import Checked, check_builtin, check_package, check_source, place_of
@@ -27,7 +34,7 @@ from policyengine.plugins.blocks import BLOCKED, ENGINE, PATTERN, VARIABLE, Bloc
 from policyengine.plugins.folder import extension_files
 from policyengine.plugins.found import Found
 from policyengine.plugins.registry import TWICE, Registry, Source, discover, file_source
-from policyengine.policy.problems import Format, Position, Problem, in_order, render
+from policyengine.policy.problems import Format, Position, Problem, in_order, records, render
 from policyengine.policy.wording import suggestion
 from policyengine.policy.yamltext import read_yaml
 from policyengine.scaffold import scaffold
@@ -157,7 +164,7 @@ class _Wanted(msgspec.Struct):
 @click.argument("targets", nargs=-1, metavar="[NAME|DISTRIBUTION|FILE|FOLDER]...")
 @folder_option
 @form_option
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_form_option
 @strict_option
 @allow_empty_option
 def check_extensions(
@@ -277,7 +284,7 @@ def _report(checked: Sequence[Checked], problems: Sequence[Problem], form: Forma
         for entry in listed:
             del entry["problems"]
         ok = all(problem.severity != "error" for problem in problems)
-        print_json({"ok": ok, "extensions": listed, "problems": json.loads(render(problems, "json"))})
+        print_json({"ok": ok, "extensions": listed, "problems": records(problems)})
         return
     if form == "github":
         if problems:

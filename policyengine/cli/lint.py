@@ -5,7 +5,6 @@ Knows: how findings are reported, and which are left out. Must not know: how the
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,12 +14,20 @@ import msgspec
 
 from policyengine.cli import AT_FAULT, NOTHING, OK, ONLY_WARNINGS
 from policyengine.cli.loading import load
-from policyengine.cli.options import allow_empty_option, form_option, host_option, layers, require_named, strict_option
+from policyengine.cli.options import (
+    allow_empty_option,
+    form_option,
+    host_option,
+    json_form_option,
+    layers,
+    require_named,
+    strict_option,
+)
 from policyengine.cli.output import aside, print_json, say
 from policyengine.errors import ConfigError, ExtensionError, UsageError
 from policyengine.policy.codes import CODES
 from policyengine.policy.lint import OLD, SOON, lint
-from policyengine.policy.problems import Format, Problem, problems_of, render
+from policyengine.policy.problems import Format, Problem, problems_of, records, render
 from policyengine.policy.wording import suggestion
 from policyengine.visible import clean_line
 
@@ -56,7 +63,7 @@ class Linted(msgspec.Struct, frozen=True):
 )
 @click.option("--today", type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", help="The present day; default: in UTC.")
 @form_option
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_form_option
 @strict_option
 @allow_empty_option
 def command(
@@ -138,8 +145,5 @@ def _report(item: Linted, form: Format) -> None:
 
 
 def _print_json(results: Sequence[Linted]) -> None:
-    listed = [
-        {"source": item.source, "ok": item.usable, "problems": json.loads(render(item.problems, "json"))}
-        for item in results
-    ]
+    listed = [{"source": item.source, "ok": item.usable, "problems": records(item.problems)} for item in results]
     print_json({"ok": all(item.usable for item in results), "policies": listed})

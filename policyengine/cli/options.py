@@ -60,6 +60,9 @@ form_option = click.option(
 )
 """`--format` of a verb that reports problems itself, passed as `form`."""
 
+json_form_option = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+"""`--json` beside `form_option`."""
+
 
 def load_format(*names: str) -> Callable[[F], F]:
     """Return the option that says how the problems of a policy are written which a verb only loads.

@@ -5,7 +5,6 @@ Knows: how results are shown. Must not know: how a test is played.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ import msgspec
 from rich.text import Text
 
 from policyengine.cli import AT_FAULT, COULD_NOT, NOTHING, OK
-from policyengine.cli.options import allow_empty_option, form_option
+from policyengine.cli.options import allow_empty_option, form_option, json_form_option
 from policyengine.cli.output import aside, print_json, say, table, terminal
 from policyengine.errors import ConfigError, ExtensionError, UsageError
-from policyengine.policy.problems import Format, Problem, annotation, problems_of, render
+from policyengine.policy.problems import Format, Problem, annotation, problems_of, records, render
 from policyengine.policytest.coverage import Coverage, RuleCoverage, coverage, percent
 from policyengine.policytest.junit import junit
 from policyengine.policytest.model import CaseResult, SuiteResult
@@ -52,7 +51,7 @@ class Tested(msgspec.Struct, frozen=True):
 @click.option("--junit", "junit_file", metavar="FILE", help="Write the results as JUnit XML.")
 @allow_empty_option
 @form_option
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_form_option
 def command(
     sources: tuple[str, ...],
     with_coverage: bool,
@@ -198,9 +197,7 @@ def _described(tested: Tested) -> dict[str, Any]:
         "tests": len(tested.cases),
         "failed": tested.failed,
         "files": [_file(result) for result in tested.results],
-        "broken": [
-            {"file": file, "problems": json.loads(render(problems, "json"))} for file, problems in tested.broken.items()
-        ],
+        "broken": [{"file": file, "problems": records(problems)} for file, problems in tested.broken.items()],
         "coverage": None
         if covered is None
         else {"percent": round(percent(covered), 1), "policies": msgspec.to_builtins(covered)},

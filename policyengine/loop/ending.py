@@ -8,11 +8,9 @@ from __future__ import annotations
 from policyengine.actions import EndStep, Stop, WindDown
 from policyengine.decision import Decision, Note
 from policyengine.history import build as history
-from policyengine.jsontext import encode
 from policyengine.loop.state import Cancelled, Effect, Finish, Goto, Loop, Next
 from policyengine.messages import Message, ToolCall, ToolError, ToolResult
 from policyengine.outcome import Outcome, OutcomeStatus
-from policyengine.results.envelope import tool_result_envelope
 from policyengine.runstate import StopReason
 
 
@@ -86,12 +84,7 @@ def flush_notes(loop: Loop) -> None:
 
 def told(loop: Loop, call: ToolCall, result: ToolResult) -> Message:
     """Return the message that tells the model the result of a call, in the form the policy wants (`tool_results`)."""
-    run, text = loop.run, ""
-    if run.snapshot.policy.tool_results == "envelope":
-        facts, step, trace_id = run.snapshot.tool(call.name), run.state.iteration, run.state.run_id
-        envelope = tool_result_envelope(result, tool=call.name, step=step, trace_id=trace_id, facts=facts)
-        text = encode(envelope).decode()
-    return history.tool(call, result, loop.state.protocol, text)
+    return history.tool(call, result, loop.state.protocol, loop.run.envelope(call, result))
 
 
 def answer(loop: Loop, text: str, reason: StopReason | None = None) -> Effect:

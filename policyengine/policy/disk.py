@@ -18,6 +18,7 @@ import msgspec
 
 from policyengine.errors import ExtensionError
 from policyengine.plugins.folder import folder_digest
+from policyengine.policy.folders import below
 from policyengine.policy.model import Policy
 from policyengine.policy.text import MAX_BYTES
 
@@ -150,7 +151,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _templates(directory: Path) -> list[Path]:
-    return sorted(path for path in _below(directory, "*.txt") if os.path.isfile(path))
+    return [path for path in _below(directory, "*.txt") if os.path.isfile(path)]
 
 
 def _directories(directory: Path) -> list[Path]:
@@ -159,8 +160,6 @@ def _directories(directory: Path) -> list[Path]:
 
 def _below(directory: Path, pattern: str) -> list[Path]:
     try:
-        # The directory of a language may be a link, as in a mounted volume; `rglob` goes into no link.
-        found = {*directory.rglob(pattern), *directory.glob(f"*/{pattern}")}
+        return below(directory, pattern)
     except OSError:  # it is being removed
         return []
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(directory).parts)]

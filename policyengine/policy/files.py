@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 
 from policyengine.errors import ConfigError
 from policyengine.policy.environment import hide_defaults
+from policyengine.policy.folders import below
 from policyengine.policy.json5text import read_json5
 from policyengine.policy.nodes import Document, Node, Sources, mapping
 from policyengine.policy.problems import Position, Problem
@@ -141,7 +141,7 @@ class Reader:
 
     def prompts(self, folder: Path, name: str) -> None:
         """Add the prompt templates of a directory to the digest and to the list of files."""
-        for path in _templates(folder):
+        for path in (path for path in below(folder, "*.txt") if path.is_file()):
             relative = path.relative_to(folder).as_posix()
             content = self._content(_Place(str(path), str(path), path), None)
             if content is not None:
@@ -340,16 +340,3 @@ def _entries(node: Node | None) -> tuple[Node, ...]:
     if node is None:
         return ()
     return node.items if isinstance(node.children, tuple) else (node,)
-
-
-def _templates(folder: Path) -> Iterator[Path]:
-    """Yield the templates below a directory in a fixed order; hidden files and directories do not count.
-
-    The directory of a language may be a link, as in a mounted volume; `rglob` goes into no link.
-    """
-    found = [
-        path
-        for path in {*folder.rglob("*.txt"), *folder.glob("*/*.txt")}
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
-    yield from sorted(path for path in found if path.is_file())

@@ -24,7 +24,7 @@ from policyengine.errors import ConfigError
 from policyengine.extension import Extension
 from policyengine.messages import Failure, ToolFacts
 from policyengine.parsing.notation import Form
-from policyengine.plugins.blocks import Block
+from policyengine.plugins.blocks import ENGINE, Block
 from policyengine.policy.advice import advise
 from policyengine.policy.days import today as utc_today
 from policyengine.policy.defaults import fill
@@ -32,7 +32,7 @@ from policyengine.policy.durations import seconds
 from policyengine.policy.environment import Environment, resolve, variable_of
 from policyengine.policy.exceptions import read_exceptions
 from policyengine.policy.files import LayerFile, Reader
-from policyengine.policy.globs import covers
+from policyengine.policy.globs import covers, is_pattern
 from policyengine.policy.layers import Merged, provenance
 from policyengine.policy.locks import broken_locks, has_locks
 from policyengine.policy.model import Interventions, Layer, Log, ModelFacts, Parsing, Planning, Policy, Reload, Rule
@@ -47,8 +47,6 @@ from policyengine.policy.validator import trusted
 from policyengine.policy.versions import clauses, fit
 from policyengine.policy.wording import dotted
 from policyengine.policy.yamltext import YamlLoader
-
-DISTRIBUTION = "agent-policyengine"
 
 
 class Found(Protocol):
@@ -402,17 +400,11 @@ class _Checker:
                     quoted = f"$env {name}" if name else repr(prefix)
                     message = f"{quoted} never matches: results are compared without leading blanks"
                     self._problems.append(self._sources.at_value("R509", message, prefixes, path))
-            facts = ToolFacts(
-                effect=tool.data.get("effect", "exec"),
-                timeout_s=_seconds(tool.data["timeout"]) if "timeout" in tool.data else None,
-                result_mask=texts(tool.fields.get("result_mask")),
-                failure=Failure(texts(prefixes)),
-            )
-            found.append((pattern, facts))
+            found.append((pattern, tool_facts(tool)))
         return tuple(found)
 
     def _check_masked(self, pattern: str, earlier: list[str], tool: Node) -> None:
-        if not set("*?[") & set(pattern):
+        if not is_pattern(pattern):
             return
         masking = [other for other in earlier if covers(other, pattern)]
         if masking:
@@ -487,6 +479,16 @@ def _reload(data: dict[str, Any]) -> Reload:
     return Reload(data["pin"], _seconds(data["settle"]), None if limit is None else _seconds(limit))
 
 
+def tool_facts(node: Node) -> ToolFacts:
+    """Return the facts about a tool that a sound entry of `tools:` states."""
+    return ToolFacts(
+        effect=node.data.get("effect", "exec"),
+        timeout_s=_seconds(node.data["timeout"]) if "timeout" in node.data else None,
+        result_mask=texts(node.fields.get("result_mask")),
+        failure=Failure(texts(node.get("failure", "text_prefix"))),
+    )
+
+
 def _seconds(text: str) -> float:
     value = seconds(text)
     assert value is not None
@@ -495,6 +497,6 @@ def _seconds(text: str) -> float:
 
 def _engine_version() -> str:
     try:
-        return installed_version(DISTRIBUTION)
+        return installed_version(ENGINE)
     except PackageNotFoundError:
         return "0"

@@ -44,11 +44,6 @@ def parts_of(pointer: str) -> tuple[str, ...]:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
 
 
-def pointer_of(parts: tuple[str, ...]) -> str:
-    """Return the pointer with these parts."""
-    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
-
-
 def is_index(part: str) -> bool:
     """Return whether a part is an index of a list (or a key that looks like one)."""
     return _INDEX.fullmatch(part) is not None

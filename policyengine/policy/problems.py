@@ -99,7 +99,7 @@ def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 def render(problems: Sequence[Problem], form: Format = "full") -> str:
     """Return all problems as text: one line each, with source lines, as a JSON array, or as GitHub annotations."""
     if form == "json":
-        return json.dumps([_record(problem) for problem in problems], ensure_ascii=False, indent=2)
+        return json.dumps(records(problems), ensure_ascii=False, indent=2)
     if form == "short":
         return "\n".join(problem.short() for problem in problems)
     if form == "github":
@@ -107,18 +107,22 @@ def render(problems: Sequence[Problem], form: Format = "full") -> str:
     return "\n".join(problem.full() for problem in problems)
 
 
-def _record(problem: Problem) -> dict[str, str | int]:
-    return {
-        "code": problem.code,
-        "severity": problem.severity,
-        "file": problem.position.file,
-        "line": problem.position.line,
-        "column": problem.position.column,
-        "path": problem.path,
-        "message": problem.message,
-        "help": problem.help,
-        "note": problem.note,
-    }
+def records(problems: Iterable[Problem]) -> list[dict[str, str | int]]:
+    """Return problems as plain data, as the JSON form has them."""
+    return [
+        {
+            "code": problem.code,
+            "severity": problem.severity,
+            "file": problem.position.file,
+            "line": problem.position.line,
+            "column": problem.position.column,
+            "path": problem.path,
+            "message": problem.message,
+            "help": problem.help,
+            "note": problem.note,
+        }
+        for problem in problems
+    ]
 
 
 def _excerpt(line: str, column: int, length: int) -> tuple[str, str]:

@@ -19,13 +19,12 @@ import msgspec
 
 from policyengine.engine import Engine
 from policyengine.errors import ConfigError
-from policyengine.messages import Failure, ToolFacts
 from policyengine.policy.durations import seconds
 from policyengine.policy.files import SUFFIXES, is_path
 from policyengine.policy.json5text import read_json5
+from policyengine.policy.load import tool_facts
 from policyengine.policy.nodes import Document, Node, Sources
 from policyengine.policy.problems import Position, Problem, in_order
-from policyengine.policy.rules import texts
 from policyengine.policy.text import MAX_BYTES
 from policyengine.policy.validate import validate
 from policyengine.policy.wording import KeyPath, suggestion
@@ -169,7 +168,7 @@ class _Reader:
             pace_s=seconds(data.get("pace", "")) or 0.0,
             today=data.get("today", ""),
             approves={"approves": True, "refuses": False}.get(data.get("human", "")),
-            tools=tuple((name, _facts(child)) for part in tools for name, child in _fields(part)),
+            tools=tuple((name, tool_facts(child)) for part in tools for name, child in _fields(part)),
             faults=dict(data.get("faults", {})),
         )
 
@@ -268,16 +267,6 @@ def _turns(turns: Sequence[dict[str, Any]]) -> Iterator[Turn]:
         parts = dict(turn)
         times = parts.pop("times", 1)
         yield from [msgspec.convert(parts, Turn)] * times
-
-
-def _facts(node: Node) -> ToolFacts:
-    """Return the facts about a tool; what is written is what a policy may say under `tools:`."""
-    return ToolFacts(
-        effect=node.data.get("effect", "exec"),
-        timeout_s=seconds(node.data["timeout"]) if "timeout" in node.data else None,
-        result_mask=texts(node.fields.get("result_mask")),
-        failure=Failure(texts(node.get("failure", "text_prefix"))),
-    )
 
 
 def _numbers(value: int | list[int] | None) -> tuple[int, ...]:

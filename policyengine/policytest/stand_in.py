@@ -17,7 +17,7 @@ from policyengine.extension import Extension
 from policyengine.hooks import HookPoint
 from policyengine.policy.model import Policy
 from policyengine.policytest.model import Fault
-from policyengine.snapshot import Entry, PolicySnapshot, Table
+from policyengine.snapshot import Entry, PolicySnapshot, Table, caller
 
 Change = Callable[[Entry, HookPoint], Entry]
 
@@ -53,7 +53,7 @@ def with_options(snapshot: PolicySnapshot, rule: str, options: Mapping[str, Any]
     def change(entry: Entry, point: HookPoint) -> Entry:
         if entry.rule.id != rule:
             return entry
-        return msgspec.structs.replace(entry, extension=fresh, call=_caller(fresh, point))
+        return msgspec.structs.replace(entry, extension=fresh, call=_call(fresh, point))
 
     return _changed(snapshot, change, {**snapshot.extensions, rule: fresh})
 
@@ -66,12 +66,9 @@ def _nonsense(view: Any, *payload: Any) -> Any:
     return "nonsense, injected by the test"
 
 
-def _caller(extension: Any, point: HookPoint) -> Callable[..., Any]:
+def _call(extension: Extension, point: HookPoint) -> Callable[..., Any]:
     method = getattr(extension, point.method)
-    names = tuple(inspect.signature(method).parameters)
-    return lambda view, *payload: method(
-        **{name: value for name, value in zip(("run", *point.payload), (view, *payload), strict=False) if name in names}
-    )
+    return caller(method, tuple(inspect.signature(method).parameters), point.payload)
 
 
 def _changed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -17,12 +18,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def acme(site, monkeypatch):
+def acme(site):
     """Make the example package look installed, from its own project file."""
     project = tomllib.loads((EXAMPLES / "acme_guards" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     entry_points = project["entry-points"]["policyengine.extensions"]
     site.install(project["name"], entry_points, project["version"], requires=project["dependencies"])
-    monkeypatch.syspath_prepend(EXAMPLES / "acme_guards" / "src")
+    shutil.copytree(EXAMPLES / "acme_guards" / "src", site.path, dirs_exist_ok=True)
     return project
 
 
