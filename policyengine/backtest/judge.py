@@ -157,16 +157,11 @@ def sources(
 
     Raises:
         ConfigError: one cannot be used.
-        UsageError: two would have the same name in the figures.
     """
     found: list[PolicySource] = []
     for source in policies:
         made = PolicySource(_name(source), source, tuple(overlays), tuple(folders))
         found.append(msgspec.structs.replace(made, digest=made.engine().snapshot.digest))
-    names = [policy.name for policy in found]
-    for policy in found:
-        if names.count(policy.name) > 1:
-            raise UsageError(f"two policies are called {policy.name}; give each file a name of its own")
     return tuple(found)
 
 

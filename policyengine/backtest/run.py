@@ -90,13 +90,27 @@ def assigned(
     form: str = "",
     protocol: str = "native",
 ) -> Assignment:
-    """Return what workers are told, every policy loaded once."""
+    """Return what workers are told, every policy loaded once.
+
+    Raises:
+        ConfigError: a policy cannot be used.
+        UsageError: there is none, or two would have the same name in the figures.
+    """
     first = sources([baseline], folders=folders) if baseline is not None else ()
     made = tuple(policy for policy in policies if isinstance(policy, PolicySource))
     named = sources((policy for policy in policies if isinstance(policy, str)), overlays, folders)
     if not made and not named:
         raise UsageError("no policy is given")
-    return Assignment((*first, *named, *made), baseline is not None, "task" if by_task else "", form, protocol)
+    judged = (*first, *named, *made)
+    _check_names([policy.name for policy in judged])
+    return Assignment(judged, baseline is not None, "task" if by_task else "", form, protocol)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Figures, conditions and transitions go by a policy's name: two of one name cannot be told apart."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two policies are called {twice}; give each a file with a name of its own")
 
 
 def _judged(

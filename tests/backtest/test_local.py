@@ -44,6 +44,23 @@ def test_how_the_input_is_cut_makes_no_difference(runs, figures, monkeypatch):
         assert figures(backtest([runs], **POLICIES)) == whole
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"policies": ["default"], "baseline": "default"},
+        {"policies": ["default"], "baseline": "default", "overlays": ["overlay.yaml"]},
+        {"policies": ["cautious", "cautious"]},
+        {"policies": [PolicySource("mine", "default"), PolicySource("mine", "cautious")]},
+        {"policies": [PolicySource("default", "cautious")], "baseline": "default"},
+    ],
+)
+def test_two_policies_of_one_name_are_refused_before_anything_is_read(asked, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("overlay.yaml").write_text("apiVersion: policyengine/v1\nkind: Overlay\ntarget: default\nkill_switch: true\n")
+    with pytest.raises(UsageError, match=r"two policies are called \w+; give each a file with a name of its own"):
+        backtest([tmp_path / "none"], **asked)
+
+
 def test_a_unit_whose_worker_was_killed_is_done_again(runs, mortal, figures, small_units, tmp_path):
     mark = tmp_path / "mark"
     file = mortal(tmp_path / "mortal.json", str(mark))
