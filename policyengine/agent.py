@@ -11,14 +11,17 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from time import monotonic
 from typing import Any, Literal, Protocol
+from uuid import uuid4
 
 import msgspec
 
+from policyengine.durable.heartbeat import holding
+from policyengine.durable.keeper import LEASE_S, Found, Keeper, aclaim, claim
 from policyengine.engine import Engine
 from policyengine.errors import PolicyEngineError, UsageError
 from policyengine.loop.advance import advance, effect_now
@@ -35,7 +38,10 @@ from policyengine.loop.state import (
     Finish,
     Loop,
     LoopState,
+    PickedUp,
     RequestFailed,
+    Reserve,
+    Reserved,
     Responded,
     ToolJob,
     ToolsDone,
@@ -48,6 +54,10 @@ from policyengine.outcome import Outcome
 from policyengine.parsing.notation import described
 from policyengine.plans.plan import Plan
 from policyengine.protocols import PROTOCOLS, check_choice
+from policyengine.run import read_driver
+from policyengine.shared.account import check_ledger
+from policyengine.shared.pools import Reserving, all_down
+from policyengine.stores import Store
 from policyengine.subagent import agent_tool, running
 from policyengine.toolset import Tool, Toolset, as_tools, failure_of, result_of, timeout_of
 
@@ -74,6 +84,11 @@ class RequestError(Exception):
         super().__init__(f"{error.code}: {error.message}")
 
 
+Start = Callable[[], Loop]
+Commit = Callable[[ToolResult], ToolResult]
+_Answer = queue.SimpleQueue[ToolResult | BaseException]
+_Begun = tuple[Loop, Event]
+
 Human = Callable[[AskHuman], bool | Awaitable[bool] | None]
 """Asked when a rule wants a human's approval.
 
@@ -84,7 +99,10 @@ Only `True` lets the calls run; `None` leaves the run waiting. It may be asynchr
 class Agent:
     """A model, its tools and an engine: `run` works on a task to its end.
 
-    `human` is asked for approvals; without one, a run that asks ends as `waiting`.
+    `human` is asked for approvals; without one, a run that asks ends as `waiting`. In a `store` runs are kept at every
+    effect, so that they outlive their process (`docs/durable-runs.md`); `lease_s` is for how many seconds a run belongs
+    to a worker that says nothing, `origin` is kept beside each run. A `ledger` reserves what rules count together with
+    other processes (`docs/fleets.md`).
     `system` is the system prompt; in the text protocol the description of the protocol follows it. `sleep` and
     `asleep` wait for a number of seconds before a request is repeated; tests pass their own.
     """
@@ -99,12 +117,18 @@ class Agent:
         human: Human | None = None,
         sleep: Callable[[float], object] = time.sleep,
         asleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        store: Store | None = None,
+        lease_s: float = LEASE_S,
+        origin: Mapping[str, Any] | None = None,
+        ledger: Reserving | None = None,
     ) -> None:
         # Both would otherwise be told by an attribute that is missing, in the middle of a run.
         if not isinstance(engine, Engine):
             raise UsageError(f"an agent needs an Engine first, not {type(engine).__name__}: Agent(Engine(), model)")
         if not callable(getattr(model, "complete", None)) or not hasattr(model, "name"):
             raise UsageError(f"a model has a `name` and a method `complete`; {type(model).__name__} has not")
+        if not lease_s >= 1:
+            raise UsageError(f"lease_s must be 1 or more seconds, not {lease_s}")
         self.engine = engine
         self.model = model
         self.tools: Toolset = as_tools(tools)
@@ -112,6 +136,10 @@ class Agent:
         self.human = human
         self.sleep = sleep
         self.asleep = asleep
+        self.store = store
+        self.lease_s = lease_s
+        self.origin = dict(origin or {})
+        self.ledger = ledger
 
     def run(
         self,
@@ -127,8 +155,23 @@ class Agent:
         `history` are the messages of earlier runs of the conversation (`Outcome.messages`); with a `plan` the run
         follows it whatever the policy says about plans; `mailbox` is where peers leave messages. `options` are those
         of `Engine.start_run`.
+
+        With a store the run is kept under its `run_id`, and the same call again goes on where it stood, whatever ended
+        the process in between, or returns how it ended. The beginning (`history`, `plan`) then counts no more.
+
+        Raises:
+            RunBusyError, LeaseLostError, StoreError: the run is somebody else's, or cannot be kept.
         """
-        return self.drive(self.start(history, **options), Begin(task, plan), mailbox)
+        if self.store is None:
+            return self.drive(self.start(history, **options), Begin(task, plan), mailbox)
+        run_id = options["run_id"] = options.get("run_id") or uuid4().hex
+        taken = claim(self.store, run_id, task, origin=self.origin, lease_s=self.lease_s)
+        if isinstance(taken, Outcome):
+            return taken
+        with holding(taken):
+            begun = partial(self.start, history, **options)
+            loop, event = self._taken_up(taken, taken.found(), Begin(task, plan), begun)
+            return self.drive(loop, event, mailbox, taken)
 
     async def arun(
         self,
@@ -139,8 +182,45 @@ class Agent:
         mailbox: Mailbox | None = None,
         **options: Any,
     ) -> Outcome:
-        """Work on `task` with asyncio: calls of one batch run concurrently."""
-        return await self.adrive(self.start(history, **options), Begin(task, plan), mailbox)
+        """Work on `task` with asyncio: calls of one batch run concurrently. See `run`."""
+        if self.store is None:
+            return await self.adrive(self.start(history, **options), Begin(task, plan), mailbox)
+        run_id = options["run_id"] = options.get("run_id") or uuid4().hex
+        taken = await aclaim(self.store, run_id, task, origin=self.origin, lease_s=self.lease_s)
+        if isinstance(taken, Outcome):
+            return taken
+        with holding(taken):
+            found = await asyncio.to_thread(taken.found)
+            begun = partial(self.start, history, **options)
+            loop, event = self._taken_up(taken, found, Begin(task, plan), begun)
+            return await self.adrive(loop, event, mailbox, taken)
+
+    def resume_run(self, run_id: str, *, mailbox: Mailbox | None = None) -> Outcome:
+        """Go on with a run that is kept in the store; one that has ended returns how it did.
+
+        Calls that were running when its process ended are not repeated, unless the policy declares that their tool
+        only reads: a human is asked about them (`docs/durable-runs.md`).
+
+        Raises:
+            UsageError: there is no store, or no such run in it, or the run had not begun.
+            RunBusyError, LeaseLostError, StoreError: the run is somebody else's, or cannot be kept.
+        """
+        taken = claim(self._kept_in(), run_id, None, lease_s=self.lease_s)
+        if isinstance(taken, Outcome):
+            return taken
+        with holding(taken):
+            loop, event = self._taken_up(taken, taken.found(), None, None)
+            return self.drive(loop, event, mailbox, taken)
+
+    async def aresume_run(self, run_id: str, *, mailbox: Mailbox | None = None) -> Outcome:
+        """Go on with a run that is kept in the store, with asyncio; see `resume_run`."""
+        taken = await aclaim(self._kept_in(), run_id, None, lease_s=self.lease_s)
+        if isinstance(taken, Outcome):
+            return taken
+        with holding(taken):
+            found = await asyncio.to_thread(taken.found)
+            loop, event = self._taken_up(taken, found, None, None)
+            return await self.adrive(loop, event, mailbox, taken)
 
     def as_tool(self, name: str, description: str, *, shared: bool = True) -> Tool:
         """Return this agent as a tool of another one: it takes a `task` and answers with the outcome.
@@ -159,6 +239,7 @@ class Agent:
         wanted = options.pop("protocol", snapshot.policy.protocol)
         check_choice(wanted, (*PROTOCOLS, "auto"), "protocol")
         protocol: Literal["native", "text"] = "text" if wanted == "text" else "native"
+        check_ledger(snapshot.shared, self.ledger)
         run = self.engine.start_run(protocol=protocol, snapshot=snapshot, **options)
         state = LoopState(protocol=protocol, model=self.model.name)
         system = self.system
@@ -180,58 +261,101 @@ class Agent:
 
     def resume(self, saved: bytes) -> Loop:
         """Return the loop that `save` wrote, under the engine's current policy."""
+        check_ledger(self.engine.snapshot.shared, self.ledger)
         run, state = self.engine.resume_run(saved)
-        return Loop(run, msgspec.convert(state, LoopState))
+        return Loop(run, read_driver(state, LoopState))
 
-    def drive(self, loop: Loop, event: Event | None = None, mailbox: Mailbox | None = None) -> Outcome:
+    def drive(
+        self, loop: Loop, event: Event | None = None, mailbox: Mailbox | None = None, keeper: Keeper | None = None
+    ) -> Outcome:
         """Perform effects until the run is over; without an event, go on where a resumed run stands.
 
         Whatever else is raised (an interrupt, a model's own exception), the run is ended first, with a valid history.
+        One that is kept by a `keeper` is not: it stands where it was kept last, and can be resumed there.
         """
         done: list[ToolResult] = []
         try:
             effect = _advance(loop, event, mailbox) if event is not None else effect_now(loop)
             while not isinstance(effect, Finish):
+                if keeper is not None:
+                    keeper.keep(loop, effect)
                 done.clear()
                 with running(loop.run):
-                    answer = self._perform(loop, effect, done)
+                    answer = self._perform(loop, effect, done, keeper)
                 if answer is None:
                     return waiting(loop, effect)
                 effect = _advance(loop, answer, mailbox)
+            if keeper is not None:
+                keeper.end(loop, effect.outcome)
         except BaseException as error:
-            _give_up(loop, error, done)
+            if keeper is None:
+                _give_up(loop, error, done)
             raise
         return effect.outcome
 
-    async def adrive(self, loop: Loop, event: Event | None = None, mailbox: Mailbox | None = None) -> Outcome:
+    async def adrive(
+        self, loop: Loop, event: Event | None = None, mailbox: Mailbox | None = None, keeper: Keeper | None = None
+    ) -> Outcome:
         """Perform effects with asyncio until the run is over; see `drive`."""
         done: list[ToolResult] = []
         try:
             effect = _advance(loop, event, mailbox) if event is not None else effect_now(loop)
             while not isinstance(effect, Finish):
+                if keeper is not None:
+                    await asyncio.to_thread(keeper.keep, loop, effect)
                 done.clear()
                 with running(loop.run):
-                    answer = await self._aperform(loop, effect, done)
+                    answer = await self._aperform(loop, effect, done, keeper)
                 if answer is None:
                     return waiting(loop, effect)
                 effect = _advance(loop, answer, mailbox)
+            if keeper is not None:
+                await asyncio.to_thread(keeper.end, loop, effect.outcome)
         except BaseException as error:
-            _give_up(loop, error, done)
+            if keeper is None:
+                _give_up(loop, error, done)
             raise
         return effect.outcome
 
+    # ---- runs that are kept
+
+    def _kept_in(self) -> Store:
+        if self.store is None:
+            raise UsageError("this agent has no store: Agent(..., store=open_store(PLACE))")
+        return self.store
+
+    def _taken_up(self, keeper: Keeper, found: Found | None, begin: Event | None, start: Start | None) -> _Begun:
+        """Return the loop of a run that was taken, new or as it was kept, and the event it goes on with."""
+        if found is not None:
+            # Nobody worked on it in between, so that time does not count.
+            pause = self.engine.clock() - found.now
+            check_ledger(self.engine.snapshot.shared, self.ledger)
+            run, state = self.engine.resume_run(found.saved, clock=lambda: self.engine.clock() - pause)
+            loop = Loop(run, read_driver(state, LoopState))
+            loop.state.messages = found.messages
+            return loop, PickedUp(tuple(found.results.values()))
+        if start is None or begin is None:
+            raise UsageError(f"run {keeper.run_id!r} had not begun; call run(task, run_id={keeper.run_id!r})")
+        return start(), begin
+
     # ---- performing effects; `done` collects results as they come, for the case that the run is given up
 
-    def _perform(self, loop: Loop, effect: Effect, done: list[ToolResult]) -> Event | None:
+    def _perform(
+        self, loop: Loop, effect: Effect, done: list[ToolResult], keeper: Keeper | None = None
+    ) -> Event | None:
         match effect:
             case CallModel(request):
                 return self._call_model(_sent(loop, request))
             case CallTools(jobs):
-                self._run_jobs(loop, jobs, done)
+                self._run_jobs(loop, jobs, done, _commit(keeper, loop))
                 return ToolsDone(tuple(done))
             case Wait(seconds):
                 self.sleep(seconds)
                 return Waited()
+            case Reserve():
+                return self._reserve(loop, effect)
+            case AskHuman() if keeper is not None and (kept := keeper.answer_to(effect)) is not None:
+                return Answered(kept.approved, kept.text)
             case AskHuman():
                 answer = self.human(effect) if self.human is not None else None
                 if inspect.isawaitable(answer):
@@ -241,21 +365,31 @@ class Agent:
                 return None if answer is None else Answered(answer is True)
         raise UsageError(f"no driver for {type(effect).__name__}")
 
-    async def _aperform(self, loop: Loop, effect: Effect, done: list[ToolResult]) -> Event | None:
+    async def _aperform(
+        self, loop: Loop, effect: Effect, done: list[ToolResult], keeper: Keeper | None = None
+    ) -> Event | None:
         match effect:
             case CallModel(request):
                 return await self._acall_model(_sent(loop, request))
             case CallTools(jobs):
-                await asyncio.gather(*(self._arun_job(loop, job, done) for job in jobs))
+                commit = _commit(keeper, loop)
+                await asyncio.gather(*(self._arun_job(loop, job, done, commit) for job in jobs))
                 return ToolsDone(tuple(done))
             case Wait(seconds):
                 await self.asleep(seconds)
                 return Waited()
-            case AskHuman() if self.human is not None:
+            case Reserve():
+                return await asyncio.to_thread(self._reserve, loop, effect)
+            case AskHuman() if self.human is not None and (keeper is None or keeper.answer_to(effect) is None):
                 answer = self.human(effect)
                 answer = await answer if inspect.isawaitable(answer) else answer
                 return None if answer is None else Answered(answer is True)
-        return self._perform(loop, effect, done)
+        return self._perform(loop, effect, done, keeper)
+
+    def _reserve(self, loop: Loop, effect: Reserve) -> Event:
+        if self.ledger is None:  # a policy that came into force during the run has pools, the one before had none
+            return Reserved(all_down(effect.needs))
+        return Reserved(self.ledger.perform(effect.needs, effect.dues, loop.run.state.run_id))
 
     def _call_model(self, request: ModelRequest) -> Event:
         try:
@@ -282,30 +416,35 @@ class Agent:
             return answer
         raise UsageError(f"model {self.model.name!r} returned {type(answer).__name__}, not a ModelResponse")
 
-    def _run_jobs(self, loop: Loop, jobs: tuple[ToolJob, ...], done: list[ToolResult]) -> None:
+    def _run_jobs(self, loop: Loop, jobs: tuple[ToolJob, ...], done: list[ToolResult], commit: Commit) -> None:
         """Run the calls of a batch in threads and put their results into `done`, in call order."""
         if len(jobs) == 1 and jobs[0].timeout_s is None:
-            done.append(self._run_tool(jobs[0]))
+            done.append(commit(self._run_tool(jobs[0])))
             return
         answers = []
         for job in jobs:
-            answer: queue.SimpleQueue[ToolResult] = queue.SimpleQueue()
-            work = partial(copy_context().run, self._into, answer, job)
+            answer: _Answer = queue.SimpleQueue()
+            work = partial(copy_context().run, self._into, answer, job, commit)
             threading.Thread(target=work, daemon=True).start()
             answers.append((job, answer, monotonic()))
         for job, answer, began in answers:
-            done.append(self._await(loop, job, answer, began))
+            done.append(self._await(loop, job, answer, began, commit))
 
-    def _into(self, answer: queue.SimpleQueue[ToolResult], job: ToolJob) -> None:
-        answer.put(self._run_tool(job, in_thread=True))
-
-    def _await(self, loop: Loop, job: ToolJob, answer: queue.SimpleQueue[ToolResult], began: float) -> ToolResult:
-        if job.timeout_s is None:
-            return answer.get()
+    def _into(self, answer: _Answer, job: ToolJob, commit: Commit) -> None:
         try:
-            return answer.get(timeout=max(0.0, began + job.timeout_s - monotonic()))
+            answer.put(commit(self._run_tool(job, in_thread=True)))
+        except BaseException as error:  # noqa: BLE001 - the driver raises it
+            answer.put(error)
+
+    def _await(self, loop: Loop, job: ToolJob, answer: _Answer, began: float, commit: Commit) -> ToolResult:
+        left = None if job.timeout_s is None else max(0.0, began + job.timeout_s - monotonic())
+        try:
+            result = answer.get(timeout=left)
         except queue.Empty:
-            return self._timeout(loop, job)
+            return commit(self._timeout(loop, job))
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def _run_tool(self, job: ToolJob, *, in_thread: bool = False) -> ToolResult:
         """Run one call in this thread; whatever the tool raises is the result, not our exception.
@@ -326,7 +465,7 @@ class Agent:
             return failure_of(job.call, error, monotonic() - began)
         return result_of(job.call, value, monotonic() - began)
 
-    async def _arun_job(self, loop: Loop, job: ToolJob, done: list[ToolResult]) -> None:
+    async def _arun_job(self, loop: Loop, job: ToolJob, done: list[ToolResult], commit: Commit) -> None:
         """Run one call as a task of its own, give it up after its time, and put its result into `done`."""
         tool = self.tools.get(job.call.name)
         if tool is not None and tool.is_async:
@@ -339,11 +478,12 @@ class Agent:
             running.cancel()
             raise
         if running.done():
-            done.append(running.result())
-            return
-        running.cancel()  # and not waited for: a tool may ignore it
-        running.add_done_callback(_forget)
-        done.append(self._timeout(loop, job))
+            result = running.result()
+        else:
+            running.cancel()  # and not waited for: a tool may ignore it
+            running.add_done_callback(_forget)
+            result = self._timeout(loop, job)
+        done.append(result if commit is _uncommitted else await asyncio.to_thread(commit, result))
 
     async def _arun_async(self, job: ToolJob, tool: Tool) -> ToolResult:
         began = monotonic()
@@ -361,6 +501,23 @@ class Agent:
         limit = job.timeout_s or 0.0
         text = loop.run.snapshot.templates.render("tool_timeout", {"tool": job.call.name, "limit": limit})
         return timeout_of(job.call, text, limit)
+
+
+def _uncommitted(result: ToolResult) -> ToolResult:
+    return result
+
+
+def _commit(keeper: Keeper | None, loop: Loop) -> Commit:
+    """Return what is done with each result as it comes."""
+    if keeper is None:
+        return _uncommitted
+    kept = keeper.results(loop)
+
+    def commit(result: ToolResult) -> ToolResult:
+        kept(result)
+        return result
+
+    return commit
 
 
 def _sent(loop: Loop, request: ModelRequest) -> ModelRequest:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from policyengine.jsontext import encode
 from policyengine.messages import ModelResponse, ToolCall, ToolSpec
 from policyengine.parsing.strict import StrictError, loads
 from policyengine.parsing.verdict import Verdict
@@ -80,7 +81,7 @@ def corrected(draft: Draft, response: ModelResponse) -> Draft:
 def with_args(call: ToolCall, args: Mapping[str, Any]) -> ToolCall:
     """Return the call with these arguments, as values and as text."""
     plain = dict(args)
-    return msgspec.structs.replace(call, args=plain, arguments=msgspec.json.encode(plain).decode())
+    return msgspec.structs.replace(call, args=plain, arguments=encode(plain).decode())
 
 
 def repair_notice(templates: Templates, call: ToolCall, problem: str) -> str:

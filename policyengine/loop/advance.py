@@ -14,7 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from policyengine.errors import UsageError
-from policyengine.loop import arguments, batch, compaction, ending, iteration, reading, recovery, requests, steps
+from policyengine.loop import (
+    arguments,
+    batch,
+    compaction,
+    ending,
+    iteration,
+    reading,
+    recovery,
+    requests,
+    resuming,
+    sharing,
+    steps,
+)
 from policyengine.loop.state import (
     Answered,
     Begin,
@@ -26,7 +38,9 @@ from policyengine.loop.state import (
     Goto,
     Loop,
     Next,
+    PickedUp,
     RequestFailed,
+    Reserved,
     Responded,
     ToolsDone,
     Wait,
@@ -45,6 +59,8 @@ def advance(loop: Loop, event: Event) -> Effect:
     following = _begin_with(loop, event)
     while isinstance(following, Goto):
         following = PLACES[following](loop)
+    if loop.run.state.shared is not None and not isinstance(event, Cancelled):
+        following = sharing.settle_first(loop, following)
     return following
 
 
@@ -52,7 +68,7 @@ def _begin_with(loop: Loop, event: Event) -> Next:
     phase = loop.state.phase
     match event:
         case Cancelled() if phase != "done":
-            return ending.cancel(loop, event)
+            return _cancelled(loop, event)
         case Begin() if phase == "new":
             return iteration.begin(loop, event)
         case Responded() if phase == "model":
@@ -61,10 +77,17 @@ def _begin_with(loop: Loop, event: Event) -> Next:
             return _failed(loop, with_remedies(event.error))
         case ToolsDone() if phase == "tools":
             return batch.tools_done(loop, event.results)
+        case Reserved() if phase == "reserving":
+            following = sharing.reserved(loop, event)
+            return effect_now(loop) if following is None else following
         case Waited() if phase == "waiting":
             return Goto.REQUEST
+        case PickedUp() if phase == "tools":
+            return resuming.pick_up(loop, {result.call_id: result for result in event.results})
+        case PickedUp() if phase != "new":
+            return effect_now(loop)
         case Answered() if phase == "human":
-            return batch.human_answered(loop, event.approved is True)
+            return batch.human_answered(loop, event.approved is True, event.text)
     raise UsageError(f"event {type(event).__name__} does not fit phase {phase!r}")
 
 
@@ -73,13 +96,18 @@ PLACES: dict[Goto, Callable[[Loop], Next]] = {
     Goto.REQUEST: requests.send,
     Goto.FAILED: recovery.ask_rules,
     Goto.DOUBTFUL: reading.read_doubtful,
+    Goto.PLAN: steps.ask_for_plan,
+    Goto.STEP: steps.begin_next,
+    Goto.SUMMARY: compaction.ask_for_summary,
+    Goto.REPAIR: arguments.ask_for_repair,
+    Goto.BATCH: batch.judge_reserved,
 }
 
 
 def effect_now(loop: Loop) -> Effect:
     """Return the effect a resumed run waits for, rebuilt from its state.
 
-    Calls that were running when the run was saved run again: only a store that records outcomes can do better.
+    Calls that were running when the run was saved run again; `PickedUp` is for a driver that can do better.
     """
     match loop.state.phase:
         case "model":
@@ -90,6 +118,8 @@ def effect_now(loop: Loop) -> Effect:
             return batch.ask_human(loop)
         case "waiting":
             return Wait(loop.state.wait_s)
+        case "reserving":
+            return sharing.reserve_again(loop)
         case "done" if loop.state.outcome is not None:
             return Finish(loop.state.outcome)
     raise UsageError("the run has not begun: send Begin")
@@ -110,6 +140,7 @@ def _open_request(loop: Loop) -> ModelRequest:
 def _responded(loop: Loop, response: ModelResponse) -> Next:
     """A response came: count it, and hand it to whoever asked for it."""
     state = loop.state
+    state.requests += 1
     state.rounds = loop.run.state.iteration
     if response.usage is not None:
         state.prompt_tokens += response.usage.prompt_tokens or 0
@@ -125,9 +156,20 @@ def _responded(loop: Loop, response: ModelResponse) -> Next:
     return reading.hear(loop, response)
 
 
+def _cancelled(loop: Loop, event: Cancelled) -> Next:
+    """Give the run up; one that only had to settle what it owes has ended already."""
+    state = loop.state
+    if state.phase == "reserving" and state.reserving is not None and state.outcome is not None:
+        state.phase, state.reserving = "done", None
+        return Finish(state.outcome)
+    return ending.cancel(loop, event)
+
+
 def _failed(loop: Loop, error: ProviderError) -> Next:
     """A request failed: without an auxiliary one the run goes on, for the next response the rules are asked."""
     state = loop.state
+    state.requests += 1
+    sharing.failed(loop, error.code)
     if state.compacting is not None:
         return compaction.not_summarised(loop)
     if state.planning:

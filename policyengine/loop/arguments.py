@@ -9,8 +9,8 @@ from policyengine.decision import Decision
 from policyengine.draft import Draft, check_calls, corrected, repair_notice
 from policyengine.errors import UsageError
 from policyengine.history import build as history
-from policyengine.loop import auxiliary, batch, ending, requests, settings
-from policyengine.loop.state import Loop, Next
+from policyengine.loop import auxiliary, batch, ending, requests, settings, sharing
+from policyengine.loop.state import Goto, Loop, Next
 from policyengine.messages import HistoryWarning, ModelRequest, ModelResponse
 
 
@@ -20,13 +20,21 @@ def check(loop: Loop, draft: Draft) -> Next:
     parsing = settings.parsing_of(loop, draft.response)
     draft = check_calls(draft, {tool.name: tool for tool in settings.offered(state)}, parsing.arguments)
     if draft.invalid and state.repairs < parsing.repair_calls:
-        return _ask_for_repair(loop, draft)
+        reserve = sharing.for_request(loop, Goto.REPAIR, draft)
+        return _ask_for_repair(loop, draft) if reserve is None else reserve
     if draft.invalid and requests.may_ask_again(loop, draft.response):
         call, hint = draft.first_invalid()
         notice = run.snapshot.templates.render("call.invalid_arguments", {"tool": call.name, "problem": hint})
         return requests.ask_again(loop, draft.response, HistoryWarning("invalid_arguments", notice, {"problem": hint}))
     state.messages.append(history.assistant(draft.response, state.protocol))
     return batch.judge(loop, draft)
+
+
+def ask_for_repair(loop: Loop) -> Next:
+    """Ask for corrected arguments, now that the request is reserved for."""
+    draft = sharing.draft_of(loop)
+    sharing.for_request(loop, Goto.REPAIR)
+    return _ask_for_repair(loop, draft)
 
 
 def _ask_for_repair(loop: Loop, draft: Draft) -> Next:

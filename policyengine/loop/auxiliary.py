@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from policyengine.decision import Decision
 from policyengine.history import build as history
-from policyengine.loop import ending, settings
+from policyengine.loop import ending, settings, sharing
 from policyengine.loop.state import CallModel, Loop
 from policyengine.messages import Message, ModelRequest, ToolSpec
 
@@ -42,10 +42,12 @@ def request(
 def send(loop: Loop, asking: ModelRequest, after: int | None = None) -> CallModel | Decision:
     """Let a request be judged and send it; return the decision instead if that ends the run or the step.
 
+    Who sends one has asked `sharing.for_request` before.
     `after` is that of `ending.wind_down`; without it, this round is the last that is no refusal round.
     """
     decision = loop.run.before_model_call(asking)
     if ending.ends(decision):
+        sharing.unsent(loop)
         return decision
     ending.wind_down(loop, decision, loop.run.state.iteration if after is None else after)
     loop.state.phase = "model"

@@ -10,15 +10,19 @@ from policyengine.decision import Decision
 from policyengine.draft import Draft
 from policyengine.errors import UsageError
 from policyengine.history import build as history
-from policyengine.loop import ending, settings, steps
+from policyengine.loop import ending, settings, sharing, steps
 from policyengine.loop.state import AskHuman, CallTools, Effect, Goto, Loop, Next, Pending, ToolJob
-from policyengine.messages import Batch, ModelResponse, ToolCall, ToolError, ToolResult
+from policyengine.messages import Batch, ModelResponse, Status, ToolCall, ToolError, ToolResult
 from policyengine.runstate import StopReason
 
 
 def judge(loop: Loop, draft: Draft) -> Next:
     """Judge every call of the batch, in call order, before anything runs."""
     state, run, verdict = loop.state, loop.run, draft.verdict
+    reserve = sharing.for_calls(loop, verdict.calls, draft)
+    if reserve is not None:
+        state.pending = [Pending(call) for call in verdict.calls]  # not left unanswered if the run is given up
+        return reserve
     run.state.batches += 1
     batch_id = f"batch-{run.state.batches}"
     state.pending = []
@@ -40,16 +44,23 @@ def judge(loop: Loop, draft: Draft) -> Next:
     return run_tools(loop)
 
 
+def judge_reserved(loop: Loop) -> Next:
+    """Judge the calls for which places were reserved."""
+    return judge(loop, sharing.draft_of(loop))
+
+
 def _judged(loop: Loop, call: ToolCall, decision: Decision, draft: Draft) -> Pending:
     render = loop.run.snapshot.templates.render
     if isinstance(decision.control, Deny):
         error = ToolError(decision.control.code, decision.message, False)
         return Pending(call, ToolResult(call.id, history.refusal(decision), "denied", error))
     if call.id in draft.verdict.unknown:
+        loop.run.set_aside(call, "unknown_tool")
         names = [tool.name for tool in settings.offered(loop.state)]
         text = render("unknown_tool", {"tool": call.name, "offered": names})
         return Pending(call, ToolResult(call.id, text, "error", ToolError("unknown_tool", text, False)))
     if call.id in draft.invalid:
+        loop.run.set_aside(call, "invalid_arguments")
         text = render("invalid_arguments", {"tool": call.name, "problem": draft.invalid[call.id]})
         return Pending(call, ToolResult(call.id, text, "error", ToolError("invalid_arguments", text, True)))
     return Pending(call, None, isinstance(decision.control, Ask))
@@ -66,7 +77,9 @@ def _refuse_rest(loop: Loop) -> None:
         if item.result is not None:
             continue
         if stopping is not None:
-            text, code = render("not_run", {"rule": stopping.rule, "tool": item.call.name}), "not_run"
+            alone = len(state.pending) == 1
+            text = render("not_run", {"rule": stopping.rule, "tool": item.call.name, "alone": alone})
+            code = "not_run"
         else:
             text, code = render("wind_down.refuse", {"tool": item.call.name}), "wind_down"
         item.result = ToolResult(item.call.id, text, "not_run", ToolError(code, text, False))
@@ -82,17 +95,31 @@ def ask_human(loop: Loop) -> Effect:
     return AskHuman(asked, state.asking)
 
 
-def human_answered(loop: Loop, approved: bool) -> Next:
-    """Run the calls that were asked about, or answer that they may not run."""
-    render = loop.run.snapshot.templates.render
+def human_answered(loop: Loop, approved: bool, said: str = "") -> Next:
+    """Run the calls that were asked about, or answer that they may not run, with what the human `said`."""
     asking = loop.state.asking
     for item in loop.state.pending:
+        if item.ask:
+            loop.run.human_answered(item.call, "approved" if approved else "refused", asking.rule if asking else "")
         if item.ask and not approved:
-            text = render("denied", {"tool": item.call.name, "rule": asking.rule if asking else ""})
-            item.result = ToolResult(item.call.id, text, "denied", ToolError("refused_by_human", text, False))
-        item.ask = False
+            item.result = _refused(loop, item, said)
+        item.ask = item.unknown = False
     loop.state.asking = None
     return run_tools(loop)
+
+
+def _refused(loop: Loop, item: Pending, said: str) -> ToolResult:
+    """Return the answer to a call that a human does not let run, or not again."""
+    render, asking = loop.run.snapshot.templates.render, loop.state.asking
+    status: Status
+    if item.unknown:
+        code, status = "unknown_outcome", "error"
+        text = render(code, {"tool": item.call.name})
+    else:
+        code, status = "refused_by_human", "denied"
+        text = render("denied", {"tool": item.call.name, "rule": asking.rule if asking else ""})
+    text = f"{text}\n{said}" if said.strip() else text
+    return ToolResult(item.call.id, text, status, ToolError(code, text, False))
 
 
 def run_tools(loop: Loop) -> Next:

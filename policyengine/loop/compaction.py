@@ -6,8 +6,9 @@ Knows: that a history is shortened as a whole or not at all. Must not know: why 
 from __future__ import annotations
 
 from policyengine.decision import Decision
+from policyengine.errors import UsageError
 from policyengine.history.compact import Cut, part_to_summarise, plan_cut, shortened
-from policyengine.loop import auxiliary, ending, steps
+from policyengine.loop import auxiliary, ending, sharing, steps
 from policyengine.loop.state import Goto, Loop, Next
 from policyengine.messages import Compaction, Message, ModelRequest, ModelResponse
 from policyengine.parsing.parse import CUT_REASONS
@@ -24,11 +25,27 @@ def start(loop: Loop, how: Compaction) -> Next | None:
     if how.strategy == "slide":
         notice = run.snapshot.templates.render("compaction.dropped", {})
         shorter = shortened(state.messages, cut, run.state.task, notice)
-        return None if shorter is None else _go_on_with(loop, shorter)
-    asked = auxiliary.send(loop, summary_request(loop, cut), run.state.iteration - 1)
-    if isinstance(asked, Decision):
-        return ending.end_now(loop, asked)
+        if shorter is None:
+            return None
+        sharing.unsent(loop)  # the request for which there was no room
+        return _go_on_with(loop, shorter)
+    sharing.unsent(loop)
     state.compacting = cut
+    return ask_for_summary(loop)
+
+
+def ask_for_summary(loop: Loop) -> Next:
+    """Ask for a summary of what is to be cut off."""
+    state = loop.state
+    reserve = sharing.for_request(loop, Goto.SUMMARY)
+    if reserve is not None:
+        return reserve
+    if state.compacting is None:
+        raise UsageError("nothing is to be cut off")
+    asked = auxiliary.send(loop, summary_request(loop, state.compacting), loop.run.state.iteration - 1)
+    if isinstance(asked, Decision):
+        state.compacting = None
+        return ending.end_now(loop, asked)
     return asked
 
 

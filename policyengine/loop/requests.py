@@ -6,7 +6,7 @@ Knows: attempts, what goes with a request and is never stored. Must not know: re
 from __future__ import annotations
 
 from policyengine.history import build as history
-from policyengine.loop import compaction, ending, settings
+from policyengine.loop import compaction, ending, settings, sharing
 from policyengine.loop.state import CallModel, Goto, Loop, Next
 from policyengine.messages import HistoryWarning, ModelRequest, ModelResponse
 from policyengine.outcome import FailedAttempt
@@ -18,11 +18,15 @@ KEPT_ATTEMPTS = 20
 def send(loop: Loop) -> Next:
     """Build the next request, let it be judged, and send it."""
     state = loop.state
+    reserve = sharing.for_request(loop, Goto.REQUEST)
+    if reserve is not None:
+        return reserve
     ending.flush_notes(loop)
     state.changes = state.doubtful = state.failing = None
     state.attempt += 1
     decision = loop.run.before_model_call(build(loop))
     if ending.ends(decision):
+        sharing.unsent(loop)
         return ending.end_now(loop, decision)
     ending.wind_down(loop, decision, loop.run.state.iteration - 1)
     ending.flush_notes(loop)

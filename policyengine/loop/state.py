@@ -18,8 +18,9 @@ from policyengine.outcome import FailedAttempt, Outcome, PeerMessage
 from policyengine.plans.plan import Plan
 from policyengine.run import Run
 from policyengine.runstate import StopReason
+from policyengine.shared.pools import Due, Grant, Need
 
-Phase = Literal["new", "model", "tools", "waiting", "human", "done"]
+Phase = Literal["new", "model", "tools", "waiting", "human", "reserving", "done"]
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -48,9 +49,10 @@ class ToolsDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """Event: a human answered `AskHuman`: whether the calls asked about may run."""
+    """Event: a human answered `AskHuman`: whether the calls asked about may run, else what the model is to know."""
 
     approved: bool
+    text: str = ""
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True):
@@ -65,11 +67,23 @@ class Cancelled(msgspec.Struct, frozen=True, tag=True):
     status: Literal["cancelled", "failed"] = "cancelled"
 
 
+class PickedUp(msgspec.Struct, frozen=True, tag=True):
+    """Event: the run goes on in another process. `results` are those of calls that were running, as far as known."""
+
+    results: tuple[ToolResult, ...] = ()
+
+
 class Waited(msgspec.Struct, frozen=True, tag=True):
     """Event: the time of `Wait` is over."""
 
 
-Event = Begin | Responded | RequestFailed | ToolsDone | Answered | Waited | Cancelled
+class Reserved(msgspec.Struct, frozen=True, tag=True):
+    """Event: what the shared pools said to `Reserve`, a grant for each need."""
+
+    grants: tuple[Grant, ...] = ()
+
+
+Event = Begin | Responded | RequestFailed | ToolsDone | Answered | PickedUp | Waited | Reserved | Cancelled
 
 
 class CallModel(msgspec.Struct, frozen=True, tag=True):
@@ -110,7 +124,14 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
     outcome: Outcome
 
 
-Effect = CallModel | CallTools | Wait | AskHuman | Finish
+class Reserve(msgspec.Struct, frozen=True, tag=True):
+    """Effect: settle what the run owes to shared pools and reserve what it needs of them, then send `Reserved`."""
+
+    needs: tuple[Need, ...] = ()
+    dues: tuple[Due, ...] = ()
+
+
+Effect = CallModel | CallTools | Wait | AskHuman | Reserve | Finish
 
 
 class Goto(Enum):
@@ -120,33 +141,59 @@ class Goto(Enum):
     REQUEST = "the request for the next response is built and sent"
     FAILED = "the rules are asked about the failed request"
     DOUBTFUL = "the response in doubt is taken as it is"
+    PLAN = "a plan is asked for"
+    STEP = "the next step of the plan begins"
+    SUMMARY = "a summary of what is to be cut off is asked for"
+    REPAIR = "corrected arguments are asked for"
+    BATCH = "the calls of a response are judged"
 
 
 Next = Effect | Goto
 
 
 class Pending(msgspec.Struct):
-    """One call of the batch in work. `result` is set for a call that will not run."""
+    """One call of the batch in work. `result` is set for a call that will not run.
+
+    `unknown` is a call that was running when its process ended, so that nobody knows what came of it.
+    """
 
     call: ToolCall
     result: ToolResult | None = None
     ask: bool = False
     answered: bool = False
+    unknown: bool = False
+
+
+class Reserving(msgspec.Struct):
+    """A reservation under way, or just made (`done`): what it is for.
+
+    After it the loop goes to `then`, the name of a `Goto`, or goes on in `phase`, whose effect had to wait. `draft` is
+    the response whose calls are to be judged, or corrected.
+    """
+
+    needs: tuple[Need, ...] = ()
+    dues: tuple[Due, ...] = ()
+    then: str = ""
+    phase: Phase = "new"
+    draft: Draft | None = None
+    done: bool = False
 
 
 class LoopState(msgspec.Struct):
     """The loop's own plain data.
 
     `ending` is decided but not carried out yet; `winding_down` ends the run later; `rounds` are rounds in which the
-    model answered. `aside` goes with the next request and is never stored: the attempt that failed, and what was wrong
-    with it; `asked_again` counts such attempts in this iteration. `draft` is a response whose arguments are being
-    corrected, `repairs` how many requests this iteration spent on that. `recovered` says that the last call was one
-    that had to be found amid prose.
+    model answered, `requests` all requests that were answered or failed. `aside` goes with the next request and is
+    never stored: the attempt that failed, and what was wrong with it; `asked_again` counts such attempts in this
+    iteration. `draft` is a response whose arguments are being corrected, `repairs` how many requests this iteration
+    spent on that. `recovered` says that the last call was one that had to be found amid prose.
 
     `model`, `max_tokens` and `thinking` are those of the next request; remedies change them. `recoveries` counts what
     was done about failed requests in this iteration, `failing` is the failure that is being dealt with, `wait_s` how
     long to wait. `doubtful` is a response that seems to hide an overflow: it counts if nothing can be done about that.
     `compacting` is a summary that was asked for, `compacted_in` the iteration of the latest one.
+
+    `reserving` is what is being reserved of shared pools before the loop goes on.
 
     `planning` says that a plan is asked for, `shown` is the digest of the plan that the model was shown last,
     `summing_up` the id of the step whose summary is asked for; `inbox` waits for the next step to begin.
@@ -173,6 +220,7 @@ class LoopState(msgspec.Struct):
     wait_s: float = 0.0
     compacting: Cut | None = None
     compacted_in: int = 0
+    reserving: Reserving | None = None
     plan: Plan | None = None
     planning: bool = False
     shown: str = ""
@@ -187,6 +235,7 @@ class LoopState(msgspec.Struct):
     refusals_left: int = 0
     asking: StopReason | None = None
     rounds: int = 0
+    requests: int = 0
     executed: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from policyengine.actions import EndStep, Stop
 from policyengine.decision import Decision, Note
 from policyengine.errors import UsageError
-from policyengine.loop import auxiliary, ending
+from policyengine.loop import auxiliary, ending, sharing
 from policyengine.loop.state import Goto, Loop, LoopState, Next
 from policyengine.messages import Message, ModelRequest, ModelResponse
 from policyengine.parsing.parse import CUT_REASONS
@@ -36,6 +36,9 @@ from policyengine.runstate import StopReason
 
 def ask_for_plan(loop: Loop) -> Next:
     """Ask the model for a plan before anything else."""
+    reserve = sharing.for_request(loop, Goto.PLAN)
+    if reserve is not None:
+        return reserve
     asked = auxiliary.send(loop, plan_request(loop))
     if isinstance(asked, Decision):
         return ending.end_now(loop, asked)
@@ -152,6 +155,9 @@ def _wants_summary(step: Step) -> bool:
 
 
 def _sum_up(loop: Loop, step: str) -> Next:
+    reserve = sharing.for_request(loop, Goto.STEP)
+    if reserve is not None:
+        return reserve
     loop.state.summing_up = step
     asked = auxiliary.send(loop, summary_request(loop))
     if isinstance(asked, Decision):

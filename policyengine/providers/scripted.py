@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from policyengine.agent import RequestError
 from policyengine.errors import UsageError
 from policyengine.messages import (
+    Message,
     ModelRequest,
     ModelResponse,
     ProviderError,
@@ -31,19 +32,21 @@ from policyengine.policy.wording import suggestion
 from policyengine.protocols import PROTOCOLS, check_choice
 from policyengine.script import Script, ScriptedCall, Turn
 from policyengine.toolset import Tool, Toolset
+from policyengine.yamldata import YamlError, read
 
 
 class ScriptedModel:
     """Answers the n-th request with the n-th turn of a script; past the end it says that the script is over.
 
-    `turns` may be more than a run uses. `name` is what the run's records call the model.
+    `turns` may be more than a run uses. `name` is what the run's records call the model. `played` is how many turns a
+    run has had already, in another process.
     """
 
     name = "scripted"
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, played: int = 0) -> None:
         self._script = script
-        self._position = 0
+        self._position = played
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the next turn as a response.
@@ -63,9 +66,13 @@ class ScriptedModel:
             raise RequestError(error)
         return _response(turns[position], position, self._script.protocol)
 
-    def tools(self) -> Toolset:
-        """Return tools that give the results the script says, by tool name and arguments, in script order."""
+    def tools(self, messages: Sequence[Message] = (), results: Iterable[ToolResult] = ()) -> Toolset:
+        """Return tools that give the results the script says, by tool name and arguments, in script order.
+
+        `messages` and `results` are those that a run has already: what they hold was given by another process.
+        """
         answers = ScriptedTools(self._script)
+        answers.skip(messages, results)
         return Toolset(
             Tool(ToolSpec(name, about, {"type": "object"}), answers.function(name))
             for name, about in answers.names().items()
@@ -95,6 +102,29 @@ class ScriptedTools:
         """Return the function of one tool."""
         return lambda **args: self.answer(name, args)
 
+    def skip(self, messages: Sequence[Message], results: Iterable[ToolResult]) -> None:
+        """Take the results as given that a history holds, and those of its last calls that are not in it yet."""
+        calls: dict[str, ToolCall] = {}
+        late = [(result.call_id, "") for result in results if result.ran]
+        for message in messages:
+            for call in (*message.tool_calls, *_calls_in(message)):
+                calls[call.id] = call
+            if message.role == "tool" and message.origin != "loop":
+                self._given(calls.get(message.tool_call_id))
+            elif message.origin == "tool" and "" in calls:
+                self._given(calls.pop(""), message.text)
+        for call_id, _ in late:
+            self._given(calls.get(call_id, calls.get("")))
+
+    def _given(self, call: ToolCall | None, told: str | None = None) -> None:
+        """Take the next result of a call as given; in the text protocol if that is what the model was `told`."""
+        if call is None:
+            return
+        args = _json(call.arguments) if call.args is None else call.args
+        queue = self._queues.get((call.name, _key(args)), [])
+        if len(queue) > 1 and (told is None or json.dumps(queue[0].result, ensure_ascii=False)[1:-1] in told):
+            queue.pop(0)
+
     def answer(self, name: str, args: dict[str, Any]) -> ToolResult:
         """Return the next scripted result of this call."""
         with self._lock:
@@ -122,14 +152,14 @@ def load_script(name: str) -> Script:
         near = suggestion(name, embedded_scripts(), "embedded")
         raise UsageError(f"no script named {name!r}; {near}; or give a file")
     try:
-        value = yaml.safe_load(text)
+        value = read(text)
         _check_keys(value, name)
         script = msgspec.convert(value, Script)
         check_choice(script.protocol, PROTOCOLS, "protocol")
         for turn in script.turns:
             for item in turn.calls:
                 json.dumps(item.args)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except (YamlError, msgspec.ValidationError) as error:
         raise UsageError(f"script {name}: {error}") from error
     except (TypeError, ValueError, RecursionError) as error:  # YAML knows dates and bytes, a call does not
         raise UsageError(f"script {name}: args must be what JSON can say: {error}; put it in quotes") from error
@@ -142,7 +172,10 @@ def read_turns(value: Any) -> tuple[Turn, ...]:
     Raises:
         UsageError: they have another form.
     """
-    items = yaml.safe_load(value) if isinstance(value, str) else value
+    try:
+        items = read(value) if isinstance(value, str) else value
+    except YamlError as error:
+        raise UsageError(f"turns: {error}") from error
     if isinstance(items, Turn | dict):
         items = [items]
     if not isinstance(items, list | tuple):
@@ -188,6 +221,21 @@ def embedded_scripts() -> tuple[str, ...]:
     """Return the names of the embedded scripts."""
     folder = files("policyengine.providers").joinpath("scripts")
     return tuple(sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml")))
+
+
+def _calls_in(message: Message) -> tuple[ToolCall, ...]:
+    """Return the call that a message in the text protocol makes; it has no id."""
+    said = _json(message.text) if message.role == "assistant" and not message.tool_calls else None
+    if not isinstance(said, dict) or not isinstance(said.get("tool_name"), str):
+        return ()
+    return (ToolCall("", said["tool_name"], args=said.get("tool_args")),)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _key(args: Any) -> str:

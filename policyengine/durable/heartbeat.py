@@ -1,0 +1,94 @@
+"""Says of the runs of this process, from time to time, that somebody still works on them.
+
+Knows: keepers, when a lease needs to be renewed. Must not know: what a keeper commits.
+
+One thread serves all runs of the process; it begins with the first one and ends with the last. A run that commits
+often renews its lease by that and needs nothing here: only a long request or call does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from policyengine.durable.keeper import Keeper
+from policyengine.durable.lease import LeaseLostError
+from policyengine.log import log
+from policyengine.stores import StoreError
+
+_PER_LEASE = 4
+
+
+class _Beats:
+    """The runs that are held, and the thread that speaks for them."""
+
+    def __init__(self) -> None:
+        self.held: set[Keeper] = set()
+        self.thread: threading.Thread | None = None
+        self.wake = threading.Condition()
+
+
+_beats = _Beats()
+
+
+def _forked() -> None:
+    """The runs of a process that was forked are still its parent's."""
+    global _beats
+    _beats = _Beats()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+@contextmanager
+def holding(keeper: Keeper) -> Iterator[None]:
+    """Hold a run for as long as the block lasts: its lease is renewed meanwhile, and given up afterwards."""
+    beats = _beats
+    with beats.wake:
+        beats.held.add(keeper)
+        if beats.thread is None:
+            beats.thread = threading.Thread(target=_beat, args=(beats,), name="policyengine-leases", daemon=True)
+            beats.thread.start()
+        else:
+            beats.wake.notify()
+    try:
+        yield
+    finally:
+        with beats.wake:
+            beats.held.discard(keeper)
+            beats.wake.notify()
+        keeper.release()
+
+
+def _beat(beats: _Beats) -> None:
+    while True:
+        with beats.wake:
+            if not beats.held:
+                beats.thread = None
+                return
+            due = min(map(_due, beats.held)) - monotonic()
+            if due > 0:
+                beats.wake.wait(due)
+            late = [keeper for keeper in beats.held if _due(keeper) <= monotonic()]
+        for keeper in late:
+            _renew(beats, keeper)
+
+
+def _due(keeper: Keeper) -> float:
+    return keeper.renewed + keeper.lease_s / _PER_LEASE
+
+
+def _renew(beats: _Beats, keeper: Keeper) -> None:
+    """Renew one lease. What fails is tried again: the run finds out for itself when it commits."""
+    try:
+        keeper.renew()
+    except LeaseLostError as error:
+        log().warning("{}", error)
+        with beats.wake:
+            beats.held.discard(keeper)
+    except StoreError as error:
+        log().warning("the lease of run {} is not renewed: {}", keeper.run_id, error)
+        keeper.renewed = monotonic()
