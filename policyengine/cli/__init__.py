@@ -37,7 +37,7 @@ VERBS: dict[str, str] = {
     "replay": "Report what a policy would have done in recorded runs.",
     "backtest": "Count what policies would have done in recorded runs.",
     "tune": "Find better thresholds in recorded runs.",
-    "runs": "Show the first point at which two recorded runs differ.",
+    "runs": "Go on with runs that are kept, and compare recorded ones.",
     "extensions": "List, check and block extensions, or begin a package of them.",
     "inspect": "Look closely at one tool, or at a whole agent.",
     "status": "Say what is in force in a running engine.",
@@ -154,7 +154,7 @@ def _leave(ending: BaseException | None) -> None:
 
 def guarded(work: Callable[[], Any]) -> int:
     """Do the work and return its exit code; whatever it raises is shown once, on stderr."""
-    from policyengine.errors import ConfigError, ExtensionError, StalePolicyError, UsageError
+    from policyengine.errors import ConfigError, ExtensionError, PolicyEngineError, UsageError
 
     try:
         code = work()
@@ -164,7 +164,7 @@ def guarded(work: Callable[[], Any]) -> int:
         return _failed(render(error.problems))
     except (ExtensionError, UsageError) as error:
         return _failed(f"error: {error}")
-    except StalePolicyError as error:
+    except PolicyEngineError as error:  # a store out of reach, a run that somebody else works on
         _failed(f"error: {error}")
         return COULD_NOT
     except click.ClickException as error:

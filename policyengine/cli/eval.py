@@ -39,6 +39,8 @@ from policyengine.messages import (
 from policyengine.parsing.verdict import Verdict
 from policyengine.policy.wording import suggestion
 from policyengine.run import Report, Run
+from policyengine.shared.alone import Alone
+from policyengine.shared.pools import Need
 from policyengine.telemetry.decision_log import policy_line, rule_line
 from policyengine.telemetry.live import STYLES, explain, number
 from policyengine.visible import clean, clean_line
@@ -140,13 +142,14 @@ def evaluate(
     engine.sinks.append(heard.append)
     run = engine.start_run(run_id="eval", agent=agent)
     engine.sinks.remove(heard.append)
+    pools = Alone(lambda: run.state.now)
     evaluations = []
     if hook != "run_start":
         run.start("")
     for n in range(1, repeat + 1):
         del heard[:]
         run.state.iteration = iteration + n - 2
-        _happen(run, hook, payload)
+        _happen(run, hook, payload, pools)
         run.take_notes()
         evaluations.append(Evaluation(n, next(report.decision for report in heard if report.hook == hook)))
         if hook == "run_start":
@@ -154,7 +157,7 @@ def evaluate(
     return evaluations
 
 
-def _happen(run: Run, hook: str, payload: Mapping[str, Any]) -> None:
+def _happen(run: Run, hook: str, payload: Mapping[str, Any], pools: Alone) -> None:
     """Report the event, and around it what a round has anyway."""
     if hook == "run_start":
         run.start(payload["task"])
@@ -167,6 +170,7 @@ def _happen(run: Run, hook: str, payload: Mapping[str, Any]) -> None:
     calls, usable = 0, True
     match hook:
         case "before_model_call":
+            _reserve(run, run.needs_of_request(), pools)
             run.before_model_call(payload["request"])
         case "after_model_response":
             run.after_model_response(payload["response"])
@@ -179,21 +183,28 @@ def _happen(run: Run, hook: str, payload: Mapping[str, Any]) -> None:
             run.add_warning(payload["warning"].kind, payload["warning"].data)
             usable = False
         case "before_tool_call" | "after_tool_call":
-            _call(run, payload)
+            _call(run, payload, pools)
             calls = 1
         case "after_iteration":
             calls, usable = payload["iteration"].calls, payload["iteration"].usable
     run.end_iteration(calls, usable)
 
 
-def _call(run: Run, payload: Mapping[str, Any]) -> None:
+def _call(run: Run, payload: Mapping[str, Any], pools: Alone) -> None:
     call, result = payload["call"], payload["result"]
+    _reserve(run, run.needs_of_calls((call,)), pools)
     decision = run.before_tool_call(call, payload.get("batch"))
     if decision.action == "deny":
         result = ToolResult(call.id, decision.message, "denied")
     elif not decision.allowed:
         result = ToolResult(call.id, decision.message, "not_run")
     run.after_tool_call(decision.changed or call, result)
+
+
+def _reserve(run: Run, needs: tuple[Need, ...], pools: Alone) -> None:
+    """Reserve of pools that are shared with others as if this run were alone."""
+    if needs:
+        run.shared(pools.perform(needs, run.take_dues()))
 
 
 # ---- reading a payload

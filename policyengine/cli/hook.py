@@ -20,6 +20,8 @@ _OVERLAYS = click.option(
 )
 _FOLDERS = click.option("--folder", "folders", multiple=True, metavar="DIR", help="a drop-in folder of extensions")
 _STATE = click.option("--state", default="", metavar="DIR", help="where state is kept (default: in $XDG_STATE_HOME)")
+_LOG = click.option("--log", default="", metavar="FILE", help="append the decision log to this file")
+_RECORD = click.option("--record", default="", metavar="FILE", help="append the journal, which holds everything")
 _SETTINGS = click.option(
     "--settings", default="", metavar="FILE", help="the host's file of hooks (default: the project's)"
 )
@@ -31,8 +33,8 @@ def command() -> None:
 
     `policyengine hook HOST` reads one event on standard input and answers on standard output. HOST is claude-code,
     codex, gemini-cli or openhands. Options: --policy, --overlay, --folder, --state as below, --event NAME (what a
-    message that cannot be read counts as), --deadline SECONDS (default: 20). It exits with 0 or 2, never anything
-    else: 2 blocks. See docs/claude-code.md.
+    message that cannot be read counts as), --deadline SECONDS (default: 20), --log FILE and --record FILE (append the
+    decision log, the journal). It exits with 0 or 2, never anything else: 2 blocks. See docs/claude-code.md.
     """
 
 
@@ -43,6 +45,8 @@ def command() -> None:
 @_OVERLAYS
 @_FOLDERS
 @_STATE
+@_LOG
+@_RECORD
 @click.option("--dry-run", is_flag=True, help="show what would change, and change nothing")
 @click.option("--remove", is_flag=True, help="take our entries out again")
 def install(
@@ -52,15 +56,23 @@ def install(
     overlays: tuple[str, ...],
     folders: tuple[str, ...],
     state: str,
+    log: str,
+    record: str,
     dry_run: bool,
     remove: bool,
 ) -> int:
-    """Write our entries into a host's file of hooks; those of others stay as they are."""
-    from policyengine.hook.settings import Entries, install
+    """Write our entries into a host's file of hooks; those of others stay as they are.
+
+    A policy that cannot be used, or wants more than the host can, is not installed: it would block every call.
+    """
+    from policyengine.hook.settings import Entries, install, usable
+    from policyengine.visible import clean
 
     dialect = DIALECTS[host]
     path = settings or dialect.settings
-    entries = Entries(dialect, policy, overlays, folders, state)
+    entries = Entries(dialect, policy, overlays, folders, state, log, record)
+    for problem in () if remove else usable(entries)[2]:
+        click.echo(clean(str(problem)), err=True)
     diff = install(path, entries, remove=remove, dry_run=dry_run)
     if diff:
         click.echo(diff, nl=False)

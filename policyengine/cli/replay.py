@@ -29,7 +29,10 @@ from policyengine.visible import clean, clean_line
 
 
 class Totals(msgspec.Struct):
-    """What is counted over all runs. `succeeded` are runs that somebody judged to have done their task."""
+    """What is counted over all runs. `succeeded` are runs that somebody judged to have done their task.
+
+    `policy` judged them; `others` are those under which runs were recorded, with how many.
+    """
 
     runs: int = 0
     would_stop: int = 0
@@ -39,6 +42,8 @@ class Totals(msgspec.Struct):
     denied_succeeded: int = 0
     unreadable: int = 0
     skipped: int = 0
+    policy: str = ""
+    others: dict[str, int] = {}
 
     def add(self, report: ReplayReport) -> None:
         """Count one run."""
@@ -48,6 +53,8 @@ class Totals(msgspec.Struct):
         self.succeeded += report.label is True
         self.succeeded_stopped += report.label is True and report.stop is not None
         self.denied_succeeded += report.denied_succeeded
+        if report.recorded_policy not in ("", report.policy):
+            self.others[report.recorded_policy] = self.others.get(report.recorded_policy, 0) + 1
 
 
 @click.command("replay")
@@ -79,7 +86,7 @@ def command(
     """
     readers = readers_for(form or "", protocol)
     engine = Engine(policy, overlays=overlays, folders=folders)
-    totals = Totals()
+    totals = Totals(policy=engine.snapshot.named)
     # On one terminal the bar and lines of output would overwrite each other; a table comes when the bar is gone.
     bar = sys.stderr.isatty() and not (as_json and sys.stdout.isatty())
     reports = _reports(_watched(read_recordings(map(Path, paths), readers), bar), engine, totals)
@@ -158,6 +165,12 @@ def _place(event: Any) -> str:
     return f"at round {event.iteration}" + (f", call {event.call}" if event.call is not None else "")
 
 
+def _others(totals: Totals) -> str:
+    """Return under which other policies runs were recorded."""
+    told = [f"{count} recorded under {clean_line(name)}" for name, count in sorted(totals.others.items())]
+    return f"; {', '.join(told)}" if told else ""
+
+
 def summary(totals: Totals) -> str:
     """Return the counts over all runs, one a line."""
     labelled = (
@@ -168,6 +181,7 @@ def summary(totals: Totals) -> str:
     return "\n".join(
         (
             f"{totals.runs} runs ({totals.unreadable} unreadable, {totals.skipped} files skipped)",
+            f"  judged under {clean_line(totals.policy)}{_others(totals)}",
             f"  would intervene in {totals.intervened}, would stop {totals.would_stop}",
             f"  would stop {labelled}" if totals.succeeded else f"  {labelled}",
             f"  would refuse {totals.denied_succeeded} calls that had succeeded",

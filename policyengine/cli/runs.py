@@ -1,6 +1,6 @@
-"""`policyengine runs diff`: the first point at which two recorded runs are not the same.
+"""`policyengine runs`: the verbs about runs, and `runs diff`, the first point at which two recorded ones differ.
 
-Knows: how a difference is shown. Must not know: journals, what counts as a difference.
+Knows: how a difference is shown. Must not know: journals, what counts as a difference, runs that are kept.
 """
 
 from __future__ import annotations
@@ -33,24 +33,43 @@ BEFORE = 24
 """... of which so many stand before the first one that differs."""
 NOTHING = "-"
 
+KEPT = ("list", "show", "approve", "reject", "resume", "cancel", "export", "forget")
+"""The verbs about runs that are kept in a store."""
+
 
 class Runs(click.Group):
-    """The verbs about runs: whatever cannot be done is 2, because 1 means that the runs differ."""
+    """The verbs about runs; those about kept ones are imported only when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs about runs."""
+        return [*KEPT, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the verb of a name."""
+        if cmd_name not in KEPT:
+            return super().get_command(ctx, cmd_name)
+        from policyengine.cli.runs_kept import COMMANDS
+
+        return next(verb for verb in COMMANDS if verb.name == cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Invoke a verb; say what is wrong with its input."""
+        """Invoke a verb. Whatever `diff` cannot do is 2, because 1 means that the runs differ."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
+            if ctx.invoked_subcommand in KEPT:
+                raise
             error.show()
         except UsageError as error:
+            if ctx.invoked_subcommand in KEPT:
+                raise
             say(f"error: {error}")
         return COULD_NOT
 
 
 @click.group("runs", cls=Runs)
 def command() -> None:
-    """Compare recorded runs."""
+    """Go on with runs that are kept, decide what they ask, and compare recorded ones."""
 
 
 @command.command("diff")

@@ -17,7 +17,7 @@ from policyengine.cli.options import json_option
 from policyengine.cli.output import print_json
 from policyengine.control.wire import StatusRequest
 from policyengine.policy.problems import render
-from policyengine.status import EngineStatus
+from policyengine.status import EngineStatus, RunStatus, StopStatus
 from policyengine.visible import clean, clean_line
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
@@ -55,6 +55,15 @@ def lines(status: EngineStatus) -> Iterator[tuple[str, str]]:
     yield "stale", _stale(status)
     yield "killed", " and ".join(_HOLDERS[holder] for holder in status.killed_by) or "no"
     yield "runs", f"{status.runs_active} under way, {status.runs_started} begun"
+    for run in status.runs:
+        yield "", _run(run)
+    if status.decisions:
+        counts = (f"{count} {clean_line(action)}" for action, count in sorted(status.decisions.items()))
+        yield "decided", ", ".join(counts)
+    if status.last_stop is not None:
+        yield "last stop", _stop(status.last_stop)
+    if status.log_dropped:
+        yield "log", f"{status.log_dropped} lines could not be written"
     yield "process", str(status.pid)
     for package in status.restart_needed:
         there = f"{package.installed} is installed" if package.installed else "it is not installed any more"
@@ -74,6 +83,19 @@ def _stale(status: EngineStatus) -> str:
         return f"no{limit}"
     told = f"the files have differed for {span(status.differs_s)}{limit}"
     return f"yes, no new run starts: {told}" if status.stale else told
+
+
+def _run(run: RunStatus) -> str:
+    agent = f" of {clean_line(run.agent)}" if run.agent else ""
+    where = f"iteration {run.iteration}, {run.calls} calls, silent for {span(run.silent_s)}"
+    return f"{clean_line(run.run_id)}{agent}: {run.phase}, {where}"
+
+
+def _stop(stop: StopStatus) -> str:
+    facts = {"observed": stop.observed, "limit": stop.limit}
+    told = ", ".join(f"{name} {number:g}" for name, number in facts.items() if number is not None)
+    by = f"{stop.action} by {clean_line(stop.rule)}: {clean_line(stop.code)}" + (f" ({told})" if told else "")
+    return f"{by}, run {clean_line(stop.run_id)}, iteration {stop.iteration}, {span(stop.age_s)} ago"
 
 
 def moment(at: float) -> str:

@@ -20,7 +20,7 @@ from policyengine.control.client import ask
 from policyengine.control.wire import ReloadRequest, StatusRequest
 from policyengine.plugins import imported
 from policyengine.plugins.imported import Outdated
-from policyengine.status import EngineStatus
+from policyengine.status import EngineStatus, RunStatus, StopStatus
 
 BROKEN = "    with: {hnit: 2, deny: 3}\n"
 
@@ -151,6 +151,13 @@ def test_everything_that_is_wrong_is_told_in_a_line():
         runs_started=9,
         runs_active=2,
         restart_needed=(Outdated("acme-guards", "1.2", "1.3"), Outdated("acme-more", "2.0", "")),
+        runs=(
+            RunStatus("7f3a", "helper", "human", iteration=4, step=1, calls=9, silent_s=61.0),
+            RunStatus("c0de", "", "model", iteration=1, step=1, calls=0, silent_s=0.0),
+        ),
+        decisions={"stop": 1, "hint": 7, "deny": 2},
+        last_stop=StopStatus("beef", 0.0, 5.0, "repeat", "stall_detector", "p.yaml:3", "stop", 7.0, 7.0, 11),
+        log_dropped=3,
     )
     told = list(lines(status))
     assert told[1:] == [
@@ -160,6 +167,11 @@ def test_everything_that_is_wrong_is_told_in_a_line():
         ("stale", "yes, no new run starts: the files have differed for 2 h 1 min (at most 1 h)"),
         ("killed", "by hand and by the policy in force"),
         ("runs", "2 under way, 9 begun"),
+        ("", "7f3a of helper: human, iteration 4, 9 calls, silent for 1 min 1 s"),
+        ("", "c0de: model, iteration 1, 0 calls, silent for 0 s"),
+        ("decided", "2 deny, 7 hint, 1 stop"),
+        ("last stop", "stop by stall_detector: repeat (observed 7, limit 7), run beef, iteration 11, 5 s ago"),
+        ("log", "3 lines could not be written"),
         ("process", "1"),
         ("restart", "needed for acme-guards: 1.2 was imported, 1.3 is installed"),
         ("restart", "needed for acme-more: 2.0 was imported, it is not installed any more"),

@@ -315,7 +315,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(diff):
         effect = advance(loop, Begin("Find the key."))
         effect = advance(loop, Responded(model.complete(effect.request)))
         done = []
-        agent._run_jobs(loop, effect.jobs, done)
+        agent._run_jobs(loop, effect.jobs, done, lambda result: result)
         saved = agent.save(loop)
         engine.journal = JournalWriter(file)
         again = agent.resume(saved)
