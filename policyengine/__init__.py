@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from policyengine.run import Run
     from policyengine.runstate import Conversation, StopReason
     from policyengine.script import Script, ScriptedCall, Turn, batch, call, fail, say
+    from policyengine.shared.ledger import Ledger
+    from policyengine.shared.pools import Grant, Pool
     from policyengine.status import EngineStatus
     from policyengine.toolset import Tool, Toolset, as_tools
 
@@ -97,6 +99,7 @@ _HOMES = {
     "Failure": "policyengine.messages",
     "ForcedResult": "policyengine.forced_call",
     "Form": "policyengine.parsing",
+    "Grant": "policyengine.shared.pools",
     "Guard": "policyengine.hosts.guard",
     "GuardStopped": "policyengine.hosts.guard",
     "HOOKS": "policyengine.hooks",
@@ -107,6 +110,7 @@ _HOMES = {
     "HistoryWarning": "policyengine.messages",
     "Iteration": "policyengine.messages",
     "Ladder": "policyengine.ladder",
+    "Ledger": "policyengine.shared.ledger",
     "Mailbox": "policyengine.mailbox",
     "Message": "policyengine.messages",
     "Model": "policyengine.agent",
@@ -119,6 +123,7 @@ _HOMES = {
     "Outcome": "policyengine.outcome",
     "PeerMessage": "policyengine.outcome",
     "Plan": "policyengine.plans",
+    "Pool": "policyengine.shared.pools",
     "PolicyEngineError": "policyengine.errors",
     "Proof": "policyengine.extension",
     "ProviderError": "policyengine.messages",
@@ -208,6 +213,7 @@ __all__ = [
     "Failure",
     "ForcedResult",
     "Form",
+    "Grant",
     "Guard",
     "GuardStopped",
     "Hint",
@@ -217,6 +223,7 @@ __all__ = [
     "HistoryWarning",
     "Iteration",
     "Ladder",
+    "Ledger",
     "Mailbox",
     "Message",
     "Model",
@@ -229,6 +236,7 @@ __all__ = [
     "PeerMessage",
     "Plan",
     "PolicyEngineError",
+    "Pool",
     "Proof",
     "ProviderError",
     "Record",

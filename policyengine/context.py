@@ -7,7 +7,8 @@ Must not know: dispatch, the lattice, the loop, I/O.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from policyengine.actions import Ask, Deny, EndStep, Hint, Record, Remedy, Retry, Rewrite, Stop, WindDown
@@ -15,6 +16,7 @@ from policyengine.messages import ToolCall, ToolFacts, ToolResult
 
 if TYPE_CHECKING:
     from policyengine.runstate import RunState
+    from policyengine.shared.pools import Grant
 
 
 def failed(result: ToolResult, facts: ToolFacts) -> bool:
@@ -97,9 +99,36 @@ class RunView:
         return self._run.protocol
 
     @property
+    def refused(self) -> Mapping[str, str]:
+        """The calls of the batch under judgement that will not run, as far as that is known: the tool by id.
+
+        Results come only after the whole batch was judged; a rule that counts calls as it judges them gives their
+        places back. Refused is what any rule denied, or the driver itself (no such tool, nobody to ask).
+        """
+        return MappingProxyType(self._run.refused)
+
+    @property
     def now(self) -> float:
         """Time of the current event in seconds, from the driver's clock (recorded in a replay)."""
         return self._run.now
+
+    @property
+    def grant(self) -> Grant | None:
+        """What this rule's shared pool said before this request or batch; `None` where nobody asked it."""
+        shared = self._run.shared
+        return None if shared is None else shared.told.get(self.rule)
+
+    @property
+    def granted(self) -> bool:
+        """Whether the call being judged has a place in this rule's shared pool."""
+        shared = self._run.shared
+        return shared is not None and shared.places.get(self.rule, False)
+
+    def spend(self, amount: int) -> None:
+        """Say what the request took of this rule's shared pool, in whole units, when its response comes."""
+        shared = self._run.shared
+        if shared is not None:
+            shared.spent[self.rule] = amount
 
     def tool(self, name: str) -> ToolFacts:
         """Return what the policy declares about a tool."""

@@ -23,6 +23,7 @@ import msgspec
 from policyengine.errors import ConfigError, ExtensionError, StalePolicyError
 from policyengine.killswitch import KillSwitch
 from policyengine.log import log
+from policyengine.masking import trace_of
 from policyengine.plugins.registry import Registry, discover
 from policyengine.policy.changes import compare
 from policyengine.policy.days import today
@@ -40,7 +41,7 @@ from policyengine.runstate import Conversation, RunState
 from policyengine.selftest import LEAST_S, self_test
 from policyengine.snapshot import PolicySnapshot, build_snapshot
 from policyengine.tally import RunTally
-from policyengine.workers import call_with_limit
+from policyengine.workers import call_with_limit, fault_text
 
 if TYPE_CHECKING:
     from policyengine.control.server import Control
@@ -128,7 +129,7 @@ class Engine:
         self.today = today
         self.wall_clock = wall_clock
         self.watches: set[Watch] = set()
-        self.runs = RunTally()
+        self.runs = RunTally(wall_clock)
         self._registry = registry
         self._lock = threading.Lock()
         self.switch = KillSwitch()
@@ -166,11 +167,12 @@ class Engine:
         # Named from the beginning: a sub-agent may come to share it, and a replay must know with whom.
         shared = conversation if conversation is not None else Conversation()
         if self.journal is not None:
-            self.journal.begin(state.run_id, agent=agent, protocol=protocol, conversation=shared.id)
+            named = (snapshot or self.snapshot).named
+            self.journal.begin(state.run_id, agent=agent, protocol=protocol, conversation=shared.id, policy=named)
         return self._run(state, shared, clock, snapshot)
 
-    def resume_run(self, saved: bytes) -> tuple[Run, Any]:
-        """Return the run that `Run.save` wrote, and the driver's part of it.
+    def resume_run(self, saved: bytes, *, clock: Callable[[], float] | None = None) -> tuple[Run, Any]:
+        """Return the run that `Run.save` wrote, and the driver's part of it. It may have a `clock` of its own.
 
         Its rules' state carries over by rule id wherever extension and state version are unchanged.
 
@@ -182,7 +184,7 @@ class Engine:
         self._check_fresh()
         if self.journal is not None:
             self.journal.resume(kept.state.run_id, saved)
-        return self._run(kept.state, kept.conversation, None), kept.loop
+        return self._run(kept.state, kept.conversation, clock), kept.loop
 
     def _run(
         self,
@@ -202,7 +204,7 @@ class Engine:
             enforce_time=self.enforce_time,
             today=self.today,
             switch=self.switch,
-            on_end=self.runs.end,
+            tally=self.runs,
         )
         self.runs.begin(run)
         return run
@@ -366,8 +368,8 @@ class Engine:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever is wrong with new files, the old policy must stay in force
-            log().opt(exception=True).debug("the policy could not be built")
-            fault = f"the policy could not be built: {type(error).__name__}: {error}"
+            log().debug("the policy could not be built:\n{}", trace_of(error))
+            fault = f"the policy could not be built: {fault_text(error)}"
             return ConfigError([Problem("E807", fault, Position(str(self.source)))])
         return fresh
 

@@ -14,6 +14,7 @@ import msgspec
 
 from policyengine.messages import ToolFacts
 from policyengine.script import Turn
+from policyengine.shared.pools import Pool
 
 API_VERSION = 1
 """Version of the hook API; an extension declares the one it was written for as `api`."""
@@ -126,7 +127,7 @@ class Extension:
     messages: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     templates: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     rewrites_calls: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: frozenset[str] = frozenset()
 
     _frozen: bool = False
 
@@ -158,6 +159,10 @@ class Extension:
         A host that cannot carry one of them out refuses the policy when it is loaded. `None`: nothing is declared, so
         nobody can tell before the run.
         """
+        return None
+
+    def pool(self) -> Pool | None:
+        """Return what this rule counts together with other runs, if anything. Without a name it has the rule's id."""
         return None
 
     def proofs(self) -> Iterable[Proof]:

@@ -30,17 +30,25 @@ from policyengine.recordings.loading import NotJsonError, decode
 from policyengine.recordings.model import Event, ModelSaid, Recording, ToolAnswered, UserSaid
 from policyengine.run import Run
 from policyengine.runstate import Conversation
+from policyengine.shared.alone import Alone
+from policyengine.shared.pools import Need
 from policyengine.telemetry.journal import RESUME, RUN, Content, Decoder, JournalError, Line, content
 
 if TYPE_CHECKING:
     from policyengine.engine import Engine
+
+NOT_STARTED = ("unknown_tool", "invalid_arguments")
+"""Codes of the engine's own answers to calls that it could not run."""
 
 REQUEST = ModelRequest(())
 """What `before_model_call` is given: rebuilding the history for every request would cost its length each time."""
 
 
 class Intervention(msgspec.Struct, frozen=True):
-    """Something the engine would have done. `call` is the number of the call judged, from 1 over the whole run."""
+    """Something the engine would have done. `call` is the number of the call judged, from 1 over the whole run.
+
+    `at` is `file:line` of the rule.
+    """
 
     iteration: int
     call: int | None
@@ -51,6 +59,7 @@ class Intervention(msgspec.Struct, frozen=True):
     observed: float | None
     limit: float | None
     message: str | msgspec.UnsetType = msgspec.UNSET
+    at: str = ""
 
 
 class Halt(msgspec.Struct, frozen=True):
@@ -62,6 +71,7 @@ class Halt(msgspec.Struct, frozen=True):
     call: int | None
     observed: float | None
     limit: float | None
+    at: str = ""
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -76,6 +86,7 @@ class Wish(msgspec.Struct, frozen=True):
     rule: str
     observed: float | None
     limit: float | None
+    at: str = ""
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
@@ -88,6 +99,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
     the one that a stop before its request would have kept from being asked for), null without recorded usage.
     `new_calls_after_stop` counts the calls of later rounds that ran and were unlike every call before: the run was
     still at work. `recovered` counts the calls that the parser reads where the recording shows that nobody did.
+    `policy` judged, `recorded_policy` is the one under which a journal was recorded, both as name and digest.
     """
 
     run: str
@@ -106,6 +118,8 @@ class ReplayReport(msgspec.Struct, frozen=True):
     new_calls_after_stop: int = 0
     recovered: int = 0
     tokens: int | None = None
+    policy: str = ""
+    recorded_policy: str = ""
 
 
 Seen = Callable[[ModelResponse, Verdict], None]
@@ -129,6 +143,7 @@ class _Replay:
         self._run = run
         self._results = {e.call_id: e.result for e in recording.events if isinstance(e, ToolAnswered) and e.call_id}
         self._now = 0.0
+        self._pools = Alone(lambda: self._now)
         self._taken = 0
         self._unread_until = -1
         self._ended = recording.ended
@@ -169,6 +184,8 @@ class _Replay:
             new_calls_after_stop=self._new_calls_after_stop(),
             recovered=self._recovered,
             tokens=sum(map(tokens, self._usages)) if self._usages else None,
+            policy=self._run.snapshot.named,
+            recorded_policy=self._recording.policy,
         )
 
     def _new_calls_after_stop(self) -> int:
@@ -203,6 +220,7 @@ class _Replay:
         """Report one model response and everything it causes, in the order of a live loop."""
         run, now = self._run, self._now
         run.begin_iteration(now=now)
+        self._reserve(run.needs_of_request())
         self._see(run.before_model_call(REQUEST, now=now))
         self._count(response.usage)
         self._see(run.after_model_response(response, now=now))
@@ -298,17 +316,26 @@ class _Replay:
         if self._halt is None:
             self._before_stop = len(self._judged)  # a call of the batch that is stopped is not made afterwards
         refused = []
+        self._reserve(run.needs_of_calls(calls))
         for index, call in enumerate(calls):
             self._calls += 1
             decision = run.before_tool_call(call, Batch(f"batch-{run.state.iteration}", index), now=now)
             refused.append(self._halt is None and decision.action == "deny")
             self._see(decision, self._calls)
+            code = _set_aside(self._results.get(call.id))
+            if code and decision.action != "deny":
+                run.set_aside(call, code, now=now)
         for index, call in enumerate(calls):
             result = self._results.get(call.id) or ToolResult(call.id, "", "not_run")
             if refused[index] and result.ran and not run.failed(call, result):
                 self._denied_succeeded += 1
             _, decision = run.after_tool_call(call, result, now=now)
             self._see(decision, before + index + 1)
+
+    def _reserve(self, needs: tuple[Need, ...]) -> None:
+        """Reserve of shared pools as if this run were alone: nobody knows what others used when it was recorded."""
+        if needs:
+            self._run.shared(self._pools.perform(needs, self._run.take_dues()), now=self._now)
 
     def _count(self, usage: Usage | None) -> None:
         if usage is None:
@@ -346,11 +373,13 @@ class _Replay:
         action = decision.ending
         if not (isinstance(control, Rewrite) and decision.hook == "after_parse"):
             # A verdict that was reclassified changes nothing by itself: what follows from it is reported.
-            self._add(decision, call, action, control, decision.decided_by, decision.message)
+            self._add(decision, call, action, control, decision.decided_by, decision.message, at=decision.at)
         if isinstance(control, Stop | EndStep | WindDown):
             self._run.stopped(decision, call=call)
             iteration = self._run.state.iteration
-            self._halt = Halt(control.code, decision.decided_by, iteration, call, control.observed, control.limit)
+            self._halt = Halt(
+                control.code, decision.decided_by, iteration, call, control.observed, control.limit, decision.at
+            )
 
     def _note_hints(self, decision: Decision, call: int | None) -> None:
         texts = iter(decision.notes)
@@ -358,10 +387,18 @@ class _Replay:
             for action in vote.effective:
                 note = next(texts, None) if isinstance(action, Hint) else None
                 if note is not None:
-                    self._add(decision, call, action.name, action, vote.rule, note.text, vote.hook)
+                    self._add(decision, call, action.name, action, vote.rule, note.text, vote.hook, vote.at)
 
     def _add(
-        self, decision: Decision, call: int | None, action: str, facts: Any, rule: str, message: str, hook: str = ""
+        self,
+        decision: Decision,
+        call: int | None,
+        action: str,
+        facts: Any,
+        rule: str,
+        message: str,
+        hook: str = "",
+        at: str = "",
     ) -> None:
         self._interventions.append(
             Intervention(
@@ -374,6 +411,7 @@ class _Replay:
                 observed=facts.observed,
                 limit=facts.limit,
                 message=message or msgspec.UNSET,
+                at=at,
             )
         )
 
@@ -389,7 +427,20 @@ class _Replay:
             rule=vote.rule,
             observed=action.observed,
             limit=action.limit,
+            at=vote.at,
         )
+
+
+def _set_aside(result: ToolResult | None) -> str:
+    """Return the code under which our loop would have refused a call before it judged the next one, if it would have.
+
+    What a human refuses is not known by then.
+    """
+    if result is None or result.error is None or result.error.declared:
+        return ""
+    code = result.error.code
+    refused = result.status == "denied" and code != "refused_by_human"
+    return code if refused or (code in NOT_STARTED and result.duration_s is None) else ""
 
 
 def _held_back(vote: Vote) -> bool:
@@ -452,12 +503,15 @@ class _Journaled:
             run = self._runs[line.run] = self._engine.resume_run(_saved(line, number))[0]
             self._conversations[run.conversation.id] = run.conversation
             return
-        name = line.payload.get("conversation", "")
+        facts = [line.payload.get(key, value) for key, value in _RUN_FACTS.items()]
+        if not all(isinstance(fact, str) for fact in facts):
+            raise JournalError(number, "the facts of a run are texts")
+        agent, protocol, name = facts
         shared = self._conversations.setdefault(name, Conversation(name)) if name else None
         self._runs[line.run] = self._engine.start_run(
             run_id=line.run,
-            agent=line.payload.get("agent", ""),
-            protocol=line.payload.get("protocol", "native"),
+            agent=agent,
+            protocol=protocol,
             conversation=shared,
         )
 
@@ -471,6 +525,7 @@ class _Journaled:
             return run.tell_stop(**arguments)
         answer = getattr(run, line.type)(**arguments, now=line.now)
         run.take_notes()
+        run.take_dues()
         if line.type == "end":
             del self._runs[line.run]
         if isinstance(answer, tuple):
@@ -478,7 +533,15 @@ class _Journaled:
         return answer if isinstance(answer, Decision) else Decision(_SILENT[line.type])
 
 
-_SILENT = {"begin_iteration": "before_model_call", "end": "run_end"}
+_RUN_FACTS = {"agent": "", "protocol": "native", "conversation": ""}
+"""What a line says of how a run was made, and what it means where it says nothing."""
+
+_SILENT = {
+    "begin_iteration": "before_model_call",
+    "set_aside": "before_tool_call",
+    "human_answered": "before_tool_call",
+    "end": "run_end",
+}
 """The hook that the journal names for the methods of `Run` that return no decision."""
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from policyengine.decision import Decision, Note, Vote, counted
 from policyengine.dispatch import ALLOWED, Faults, decide, judge
 from policyengine.errors import UsageError
 from policyengine.extension import Extension, Scope
-from policyengine.jsontext import decode, encode, finite
+from policyengine.jsontext import converted, decode, encode, finite
 from policyengine.killswitch import KillSwitch
 from policyengine.log import log
 from policyengine.messages import (
@@ -41,7 +41,11 @@ from policyengine.parsing.verdict import Verdict
 from policyengine.policy.days import today
 from policyengine.rewrite import apply_rewrite, target_of
 from policyengine.runstate import Cell, Conversation, RunState, StopReason
+from policyengine.shared.account import Account, SharedRule, needs_of_calls, needs_of_request
+from policyengine.shared.pools import OF_REQUESTS, Due, Grant, Need
 from policyengine.snapshot import Entry, PolicySnapshot, Table, without
+from policyengine.tally import RunTally
+from policyengine.workers import fault_text
 
 SAVE_VERSION = 1
 
@@ -49,7 +53,8 @@ SAVE_VERSION = 1
 class Report(msgspec.Struct, frozen=True):
     """One decision, as sinks (decision log, live view) are told of it.
 
-    `seq` counts the decisions of the run; `us` is the rules' time in microseconds.
+    `seq` counts the decisions of the run; `us` is the rules' time in microseconds. What a human answered to a question
+    comes as `hook` `human` with the call and the answer as `payload`; `decided_by` is the rule that asked.
     """
 
     run: Run
@@ -60,14 +65,20 @@ class Report(msgspec.Struct, frozen=True):
     us: float
 
 
+HumanAnswer = Literal["approved", "refused", "nobody"]
+"""What came of a question to a human; `nobody`: there was none to ask, or no answer was ever heard of."""
+
+HUMAN = "human"
+"""Stands for the hook point where sinks are told of a human's answer."""
+
 Sink = Callable[[Report], None]
 
 
 class Journal(Protocol):
     """What records every event of a run, so that it can be replayed (see `telemetry.journal`)."""
 
-    def begin(self, run_id: str, *, agent: str, protocol: str, conversation: str) -> None:
-        """Record how a new run was made."""
+    def begin(self, run_id: str, *, agent: str, protocol: str, conversation: str, policy: str) -> None:
+        """Record how a new run was made, and under which policy (name and digest)."""
         raise NotImplementedError
 
     def resume(self, run_id: str, saved: bytes) -> None:
@@ -79,6 +90,9 @@ class Journal(Protocol):
     ) -> None:
         """Record one reporting call with its complete content and the decision it led to."""
         raise NotImplementedError
+
+
+T = TypeVar("T")
 
 
 class SavedRun(msgspec.Struct, frozen=True):
@@ -105,10 +119,24 @@ def read_saved(saved: bytes) -> SavedRun:
     return kept
 
 
+def read_driver(kept: Any, kind: type[T]) -> T:
+    """Return what a driver kept beside a run (`SavedRun.loop`) as a `kind`.
+
+    Raises:
+        UsageError: it was kept by another driver, or is damaged.
+    """
+    try:
+        return converted(kept, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"not a run that was saved here: {error}") from error
+
+
 class Run:
     """The work on one user task, under one policy snapshot.
 
-    Attributes: `state` (plain data, see `RunState`), `snapshot`, `conversation`.
+    Attributes: `state` (plain data, see `RunState`), `snapshot`, `conversation`, `shares` (the rules in force that
+    count in shared pools); `last_event` is the event that was reported last, and `last_stop` the last reason that was
+    made of a decision; `played` says that its tools are made up, so that nobody is told which names meet none.
     Not thread-safe: one run is decided by one thread at a time.
     """
 
@@ -125,7 +153,7 @@ class Run:
         enforce_time: bool = True,
         switch: KillSwitch | None = None,
         today: Callable[[], date] = today,
-        on_end: Callable[[Run], None] | None = None,
+        tally: RunTally | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.state = state
@@ -137,9 +165,13 @@ class Run:
             enforce=enforce_time, switch=switch or KillSwitch(by_policy=snapshot.policy.kill_switch), today=today
         )
         self._latest = latest
-        self._on_end = on_end
+        self.played = False
+        self.last_event = ""
+        self.last_stop: StopReason | None = None
+        self._tally = tally
         self._tables: Mapping[str, Table] = {}
         self._views: dict[str, RunView] = {}
+        self.shares: tuple[SharedRule, ...] = ()
         self._scopes: dict[str, list[str]] = {}
         self._bind(snapshot)
 
@@ -193,13 +225,23 @@ class Run:
     def before_model_call(self, request: ModelRequest, *, now: float | None = None) -> Decision:
         """Report a request that is about to be sent; `decision.changed` is the rewritten request, if any."""
         self._tick(now)
+        if request.tools and self.state.iteration == 1 and self.faults.forced is None and not self.played:
+            from policyengine.offered import warn
+
+            warn(self.snapshot, (tool.name for tool in request.tools))
         self.state.attempt = request.attempt
-        return self._done("before_model_call", (request,), self._judge("before_model_call", (request,)))
+        decision = self._judge("before_model_call", (request,))
+        if self.state.shared is not None:
+            self.state.shared.asked()
+        return self._done("before_model_call", (request,), decision)
 
     def after_model_response(self, response: ModelResponse, *, now: float | None = None) -> Decision:
         """Report a response, before it is parsed."""
         self._tick(now)
-        return self._done("after_model_response", (response,), self._judge("after_model_response", (response,)))
+        decision = self._judge("after_model_response", (response,))
+        if self.state.shared is not None:
+            self.state.shared.answered(self.shares)
+        return self._done("after_model_response", (response,), decision)
 
     def after_provider_error(self, error: ProviderError, *, now: float | None = None) -> Decision:
         """Report a failed request, classified."""
@@ -244,13 +286,43 @@ class Run:
         if batch is None:
             state.batches += 1
             batch = Batch(f"call-{state.batches}")
+        if batch.id != state.judging:
+            state.judging, state.refused = batch.id, {}
         table = self._tables["before_tool_call"]
         read = _read(call) if call.args is None and call.arguments else call
+        if state.shared is not None:
+            state.shared.admit(read, self.shares, state.agent)
         if table.rewriters:
             decision = self._judge_twice(table, read, batch)
         else:
             decision = self._judge("before_tool_call", (read, batch), call.name)
+        if isinstance(decision.control, Deny):
+            self._refused(call)
         return self._done("before_tool_call", (call, batch), decision)
+
+    def set_aside(self, call: ToolCall, code: str, *, now: float | None = None) -> None:
+        """Report that the driver itself will not run a call that was just judged, whatever the rules said of it.
+
+        `code` says why (`unknown_tool`, `nobody_to_ask`). The rules learn of it in `RunView.refused`, so that the next
+        call of the batch has the place; the result is reported as that of any call.
+        """
+        self._tick(now)
+        self._refused(call)
+        self._done("set_aside", (call, code), ALLOWED["before_tool_call"])
+
+    def _refused(self, call: ToolCall) -> None:
+        self.state.refused[call.id] = call.name
+        if self.state.shared is not None:
+            self.state.shared.refused(call)
+
+    def human_answered(self, call: ToolCall, answer: HumanAnswer, rule: str = "", *, now: float | None = None) -> None:
+        """Report what came of a rule's question: a human `approved` or `refused` the call, or `nobody` answered.
+
+        No rule is asked about it; sinks and journal are told. A call that did not run gets its result as any other.
+        """
+        self._tick(now)
+        self._tell(HUMAN, (call, answer), Decision("before_tool_call", decided_by=rule), ())
+        self._done("human_answered", (call, answer, rule), ALLOWED["before_tool_call"])
 
     def after_tool_call(
         self, call: ToolCall, result: ToolResult, *, now: float | None = None
@@ -259,6 +331,8 @@ class Run:
         self._tick(now)
         read = _read(call) if call.args is None and call.arguments else call
         decision = self._judge("after_tool_call", (read, result), call.name)
+        if self.state.shared is not None:
+            self.state.shared.ended(call, result, failed=self.failed(call, result))
         self._done("after_tool_call", (call, result), decision)
         return decision.changed or result, decision
 
@@ -273,11 +347,13 @@ class Run:
         self._tick(now, begun=False)
         if self.state.started:
             self._judge("step_end", (self.state.step,))
+        if self.state.shared is not None:
+            self.state.shared.sent()
         self._judge("run_end", (outcome,))
         self._done("end", (outcome,), ALLOWED["run_end"])
         self.state.ended = True
-        if self._on_end is not None:
-            self._on_end(self)
+        if self._tally is not None:
+            self._tally.end(self)
 
     def stopped(self, decision: Decision, *, call: int | None = None) -> StopReason:
         """Turn a decision to stop, end the step, wind down or ask into the typed reason.
@@ -306,7 +382,38 @@ class Run:
 
     def tell_stop(self, reason: StopReason) -> Decision:
         """Tell `on_stop` observers of a stop; `stopped` does so, and the replay of a journal."""
+        self.last_stop = reason
+        if self._tally is not None:
+            self._tally.stopped(self, reason)
         return self._done("stopped", (reason,), self._judge("on_stop", (reason,)))
+
+    # ---- pools that many processes share: the driver reserves what is needed, and settles what is owed
+
+    def needs_of_request(self) -> tuple[Need, ...]:
+        """Return what has to be reserved before a request is reported; nothing where no rule has a shared pool."""
+        return needs_of_request(self.shares, self.state.agent, self.conversation.id) if self.shares else ()
+
+    def needs_of_calls(self, calls: Sequence[ToolCall]) -> tuple[Need, ...]:
+        """Return what has to be reserved before the calls of a batch are reported, one by one."""
+        return needs_of_calls(self.shares, calls, self.state.agent, self.conversation.id) if self.shares else ()
+
+    def shared(self, grants: Sequence[Grant], *, now: float | None = None) -> Decision:
+        """Report what the pools said to what was needed: rules decide from that about what comes next."""
+        self._tick(now)
+        grants = tuple(grants)
+        if self.state.shared is None:
+            self.state.shared = Account()
+        self.state.shared.take(grants, {one.rule: one.pool for one in self.shares})
+        before = any(grant.counts in OF_REQUESTS for grant in grants)
+        return self._done("shared", (grants,), ALLOWED["before_model_call" if before else "before_tool_call"])
+
+    def take_dues(self) -> tuple[Due, ...]:
+        """Return what is owed to shared pools, and forget it."""
+        account = self.state.shared
+        if account is None or not account.dues:
+            return ()
+        dues, account.dues = tuple(account.dues), []
+        return dues
 
     # ---- what a driver asks
 
@@ -384,14 +491,21 @@ class Run:
         decision = decide(self.snapshot, hook, votes)
         if decision.control is not None or decision.notes:
             decision = self._carry_out(decision, target)
+            if self._tally is not None:
+                self._tally.decided(decision)
         if self.sinks:
-            self.state.seq += 1
-            spent = sum(vote.us for vote in votes)
-            report = Report(self, hook, payload, decision, self.state.seq, spent)
-            for sink in self.sinks:
-                if not _told(sink, report):
-                    self.sinks = tuple(other for other in self.sinks if other is not sink)
+            self._tell(hook, payload, decision, votes)
         return decision
+
+    def _tell(self, hook: str, payload: tuple[Any, ...], decision: Decision, votes: Sequence[Vote]) -> None:
+        """Tell all sinks; one that fails is not told again."""
+        if not self.sinks:
+            return
+        self.state.seq += 1
+        report = Report(self, hook, payload, decision, self.state.seq, sum(vote.us for vote in votes))
+        for sink in self.sinks:
+            if not _told(sink, report):
+                self.sinks = tuple(other for other in self.sinks if other is not sink)
 
     def _carry_out(self, decision: Decision, target: Any) -> Decision:
         """Count, queue and apply what a decision brings beside its control action."""
@@ -411,6 +525,7 @@ class Run:
         if self.journal is not None:
             seen = dict(self.faults.seen)
             self.journal.event(self.state.run_id, method, payload, self.state.now, seen, decision)
+        self.last_event = method
         faults = self.faults
         if faults.seen:
             faults.seen.clear()
@@ -468,6 +583,9 @@ class Run:
         self._scopes = {}
         outside = self._outside(snapshot) if snapshot.rollouts else frozenset()
         self._tables = without(snapshot.tables, outside) if outside else snapshot.tables
+        self.shares = snapshot.shared
+        if outside and self.shares:
+            self.shares = tuple(one for one in self.shares if one.rule not in outside)
         for rule_id, extension in snapshot.extensions.items():
             if rule_id in outside:
                 continue
@@ -525,7 +643,7 @@ def _carried(cell: Cell | None, use: str, extension: Extension) -> msgspec.Struc
         return cell.value
     try:
         return msgspec.convert(msgspec.to_builtins(cell.value), extension.state)
-    except (msgspec.ValidationError, TypeError):
+    except (msgspec.ValidationError, TypeError, UnicodeError, RecursionError):
         return None
 
 
@@ -552,8 +670,7 @@ def _told(sink: Sink, report: Report) -> bool:
     try:
         sink(report)
     except Exception as error:  # noqa: BLE001 - what watches a run must not be able to end it
-        fault = f"{type(error).__name__}: {error}"
-        log().error("a sink failed at {} and is not told of this run any more: {}", report.hook, fault)
+        log().error("a sink failed at {} and is not told of this run any more: {}", report.hook, fault_text(error))
         return False
     return True
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from policyengine.decision import Note
+from policyengine.shared.account import Account
 
 
 class Cell(msgspec.Struct):
@@ -64,7 +65,9 @@ class RunState(msgspec.Struct):
     `calls` counts tool calls judged, `batches` batches seen; `interventions` are the engine's own hints, denies and
     retries; `now` is the time of the current event in seconds. `planned` says that the run works along a plan, so that
     a rule's note may point to its tool. `day` is the day (`2026-12-31`, UTC) on which the run first needed to know
-    whether an exception had expired; it counts for the whole run.
+    whether an exception had expired; it counts for the whole run. `judging` is the batch under judgement, `refused`
+    those of its calls that will not run, as far as that is known: the tool by id. `shared` is what the run
+    holds of pools that many processes share; `None` where no rule has one.
     """
 
     run_id: str
@@ -83,8 +86,11 @@ class RunState(msgspec.Struct):
     digest: str = ""
     planned: bool = False
     day: str = ""
+    judging: str = ""
+    refused: dict[str, str] = {}
     started: bool = False
     ended: bool = False
     cells: dict[str, Cell] = {}
     errors: dict[str, RuleErrors] = {}
     notes: list[Note] = []
+    shared: Account | None = None

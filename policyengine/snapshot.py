@@ -10,7 +10,7 @@ raising implementation and loses who answered (docs/decisions/0005).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import msgspec
@@ -24,6 +24,7 @@ from policyengine.messages import ToolFacts
 from policyengine.policy.model import Policy, Rule, When
 from policyengine.policy.problems import Position, Problem
 from policyengine.policy.wording import suggestion
+from policyengine.shared.account import SharedRule
 from policyengine.templates import CORE_MESSAGES, Templates, shipped_kinds
 from policyengine.workers import call_within, fault_text
 
@@ -109,7 +110,8 @@ class PolicySnapshot:
     """A policy in force: immutable, numbered, with its own plugin manager.
 
     Attributes: `policy`, `generation` (from 1, grows with each reload), `tables` (by hook point), `extensions` (by
-    rule id, disabled rules excluded), `templates`, `manager`, `rollouts` (of rules that are not for every run).
+    rule id, disabled rules excluded), `templates`, `manager`, `rollouts` (of rules that are not for every run),
+    `shared` (rules that count in pools that many processes share).
     """
 
     __slots__ = (
@@ -121,6 +123,7 @@ class PolicySnapshot:
         "policy",
         "rollouts",
         "rules",
+        "shared",
         "tables",
         "templates",
     )
@@ -144,7 +147,13 @@ class PolicySnapshot:
         self.rollouts = tuple(
             (rule.id, rule.rollout) for rule in policy.rules if rule.rollout and rule.id in extensions
         )
+        self.shared = tuple(_shared_rules(policy, extensions))
         self._facts: dict[str, ToolFacts] = {}
+
+    @property
+    def named(self) -> str:
+        """The policy's name and the beginning of its digest, as journals and replays say which one it was."""
+        return f"{self.policy.name} {self.policy.digest[:12]}"
 
     @property
     def digest(self) -> str:
@@ -215,6 +224,7 @@ def build_snapshot(
     )
     nowhere = Position(policy.files[-1] if policy.files else policy.name)
     problems += [_fault(policy, fault, nowhere) for fault in templates.problems]
+    problems += _pool_problems(policy, _shared_rules(policy, extensions))
     if not checked:
         own = (templates.check(kind, sample, ours=True) for kind, sample in CORE_MESSAGES.items())
         problems += [_fault(policy, fault, nowhere) for fault in own if fault]
@@ -224,6 +234,28 @@ def build_snapshot(
         raise ConfigError(problems)
     tables = {name: _table(point, policy, extensions, manager, named, trusted) for name, point in HOOKS.items()}
     return PolicySnapshot(policy, generation, tables, extensions, templates, manager)
+
+
+def _shared_rules(policy: Policy, extensions: Mapping[str, Extension]) -> Iterator[SharedRule]:
+    """Yield the rules that count in shared pools; a pool without a name has that of its rule."""
+    for rule in policy.rules:
+        pool = extensions[rule.id].pool() if rule.id in extensions else None
+        if pool is not None:
+            pool = pool if pool.name else msgspec.structs.replace(pool, name=rule.id)
+            yield SharedRule(rule.id, pool, rule.when if rule.when != When() else None)
+
+
+def _pool_problems(policy: Policy, shared: Iterable[SharedRule]) -> Iterator[Problem]:
+    """Report rules that name one pool and do not mean the same count by it."""
+    rules = {rule.id: rule for rule in policy.rules}
+    first: dict[tuple[str, str], SharedRule] = {}
+    for one in shared:
+        other = first.setdefault((one.pool.counts, one.pool.name), one)
+        if not one.pool.same_count(other.pool):
+            what = "another window, `per`, `tools` or `reserve`"
+            message = f"{other.rule!r} counts otherwise in the pool {one.pool.name!r}: {what}"
+            help_text = "make them equal, or give this rule a pool of its own"
+            yield Problem("R510", message, rules[one.rule].position, f"extensions.{one.rule}", help=help_text)
 
 
 def _is_registry(source: ExtensionSource) -> TypeGuard[Registry]:

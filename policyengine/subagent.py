@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +33,23 @@ MAX_DEPTH = 8
 
 @contextmanager
 def running(run: Run) -> Iterator[None]:
-    """Say whose tools are being run, so that a sub-agent knows its parent."""
+    """Say whose tools are being run, so that a sub-agent knows its parent; sinks may surround it (`around`)."""
     token = _RUNNING.set((*_RUNNING.get(), run))
     try:
-        yield
+        with ExitStack() as stack:
+            for sink in run.sinks:
+                around = getattr(sink, "around", None)
+                if around is not None:
+                    stack.enter_context(around(run))
+            yield
     finally:
         _RUNNING.reset(token)
+
+
+def parent_run() -> Run | None:
+    """Return the run whose tools are being run here, the innermost."""
+    above = _RUNNING.get()
+    return above[-1] if above else None
 
 
 def runs_above() -> tuple[Run, ...]:

@@ -32,6 +32,7 @@ from policyengine.policy.yamltext import read_yaml
 from policyengine.providers.scripted import ScriptedModel, read_turns
 from policyengine.run import Report
 from policyengine.script import Script, Turn
+from policyengine.shared.alone import Alone
 from policyengine.witness import Answer, Witness, account
 
 
@@ -150,9 +151,11 @@ def play(
         protocol = run.get("protocol") or engine.snapshot.policy.protocol
         script = Script(task, tuple(turns), protocol="text" if protocol == "text" else "native")
         model = _PacedModel(script, clock, pace_s)
-        agent = Agent(engine, model, model.tools(), human=human, sleep=partial(_wait, clock))
+        pools = Alone(lambda: clock.now)
+        agent = Agent(engine, model, model.tools(), human=human, sleep=partial(_wait, clock), ledger=pools)
         loop = agent.start(**run)
         loop.run.faults.forced = forced
+        loop.run.played = True
         outcome = agent.drive(loop, Begin(task))
     finally:
         engine.sinks.remove(note)
