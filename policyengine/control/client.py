@@ -48,6 +48,7 @@ def ask(path: str | os.PathLike[str], request: Request, timeout_s: float | None 
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
+            _check_owner(place)
             _connect(connection, place, timeout_s)
             with suppress(BrokenPipeError, ConnectionResetError):  # it may say why before it reads
                 connection.sendall(line_of(request))
@@ -55,6 +56,13 @@ def ask(path: str | os.PathLike[str], request: Request, timeout_s: float | None 
     except (OSError, LineError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise NoAnswerError(f"no engine answers at {clean_line(place)}: {clean_line(why)}") from error
+
+
+def _check_owner(place: str) -> None:
+    """Refuse a socket that somebody else made: in a directory for all, anybody may be the first at a name."""
+    owner = os.stat(place).st_uid
+    if os.geteuid() not in (0, owner) and owner != 0:
+        raise NoAnswerError(f"the socket {clean_line(place)} is of another user: what answers there may be anybody")
 
 
 def _connect(connection: socket.socket, place: str, timeout_s: float) -> None:

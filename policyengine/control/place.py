@@ -107,6 +107,8 @@ class Place:
         with ExitStack() as undone:
             listener = undone.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             try:
+                with suppress(OSError):  # Linux gives the file the mode of its socket: nobody else's for no moment
+                    os.fchmod(listener.fileno(), 0o600)
                 self._bind(listener, path)
                 os.chmod(path, 0o600)
                 listener.listen(_BACKLOG)

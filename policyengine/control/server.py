@@ -12,6 +12,7 @@ import os
 import select
 import selectors
 import socket
+import struct
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ from policyengine.control.wire import (
 )
 from policyengine.errors import UsageError
 from policyengine.log import log
+from policyengine.workers import fault_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -121,7 +123,10 @@ class Control:
                     log().warning("a client of the control socket was not accepted: {}", error)
                     select.select([stopped], [], [], _PAUSE_S)
                     continue
-                self._begin(connection)
+                if _may_ask(connection):
+                    self._begin(connection)
+                else:
+                    connection.close()
 
     def _begin(self, connection: socket.socket) -> None:
         client = threading.Thread(
@@ -181,8 +186,20 @@ class Control:
         try:
             return perform(self._engine, request)
         except BaseException as error:  # noqa: BLE001 - a reload runs foreign code, and the client must hear of it
-            log().error("a request at the control socket failed: {}: {}", type(error).__name__, error)
-            return Answer(error=f"the request failed: {type(error).__name__}: {error}")
+            log().error("a request at the control socket failed: {}", fault_text(error))
+            return Answer(error=f"the request failed: {fault_text(error)}")
+
+
+def _may_ask(connection: socket.socket) -> bool:
+    """Return whether a client is of this user, or of the system's; the mode of the file says so too, to begin with."""
+    asked = getattr(socket, "SO_PEERCRED", None)
+    if asked is None:  # not on macOS
+        return True
+    try:
+        _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, asked, struct.calcsize("3i")))
+    except OSError:
+        return False
+    return user in (os.geteuid(), 0)
 
 
 def _is_silent(connection: socket.socket) -> bool:

@@ -17,25 +17,30 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from policyengine.actions import ALLOW, Action, AnyAction
+from policyengine.actions import ALLOW, Action, AnyAction, Deny
 from policyengine.decision import Decision, Vote
 from policyengine.identity import call_identity
 from policyengine.log import log
 from policyengine.messages import ToolCall, ToolResult
 from policyengine.outcome import Outcome
 from policyengine.policy.problems import Problem
-from policyengine.run import Report, Run
+from policyengine.run import HUMAN, Report, Run
 from policyengine.snapshot import PolicySnapshot
-from policyengine.telemetry.journal import Writable
+from policyengine.telemetry.journal import Writable, writable
+from policyengine.telemetry.log_file import LogFile
 from policyengine.telemetry.masks import masked
 
 VERSION = 1
+_encoder = msgspec.json.Encoder()
+
 MAX_NAME = 128
 """A tool's name comes from a model: longer ones are cut."""
 
@@ -82,15 +87,18 @@ class RuleLine(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True):
     """One line of the log.
 
-    `type` is `run_start` and `run_end` for the decisions at these hooks, `reload` for a change of policy, else
-    `decision`. `raw` is the strictest action that any rule wanted, before modes. At `run_end`, `code` is how the run
-    ended and `decided_by` the rule that ended it; in a `reload` line, `code` is `policy_loaded` or `policy_rejected`
-    and `message` lists code and position of what was wrong. `seq` counts the decisions of the run.
-    `kill_switch` is there, and true, while it is on. `left_out` is there at `run_end` where lines of the run are not.
+    `type` is `run_start` and `run_end` for the decisions at these hooks, `reload` for a change of policy, `gap` where
+    lines could not be written, else `decision`. `raw` is the strictest action that any rule wanted, before modes. At
+    `run_end`, `code` is how the run ended and `decided_by` the rule that ended it; in a `reload` line, `code` is
+    `policy_loaded` or `policy_rejected` and `message` lists code and position of what was wrong. In a `human` line
+    `code` is what came of a question (`approved`, `refused`, `nobody`), and `decided_by` the rule that asked. `seq`
+    counts the decisions of the run.
+    `kill_switch` is there, and true, while it is on. `left_out` is there at `run_end` where lines of the run are not,
+    and in a `gap` line, where it says how many lines are missing in its place.
     """
 
     v: int
-    type: Literal["decision", "reload", "run_start", "run_end"]
+    type: Literal["decision", "human", "reload", "run_start", "run_end", "gap"]
     ts: str
     run_id: str
     agent: str
@@ -114,18 +122,23 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class DecisionLog:
-    """Writes decisions to an open text file, one line each, flushed at once.
+    """Writes decisions, one line each: to an open text file, flushed at once, or to a `LogFile`, in another thread.
 
     It is both a sink (`Engine(sinks=[log])`) and a listener (`Engine(listeners=[log.heard])`). `clock` gives the time
-    of day in seconds since 1970. A failure to write is logged once; every later line is tried again.
+    of day in seconds since 1970. A failure to write is logged once; every later line is tried again. `dropped` counts
+    the lines that could not be written.
     """
 
     def __init__(self, file: Writable, *, clock: Callable[[], float] = time.time, trace_id: str | None = None) -> None:
-        self._file = file
+        self._file = writable(file, "a decision log")
         self._clock = clock
         self._trace_id = trace_id
         self._lock = threading.Lock()
+        self._writing = self._lock if not isinstance(file, LogFile) else nullcontext()
         self._failed = False
+        self._unwritten = 0
+        if isinstance(file, LogFile):
+            file.gap = partial(gap_line, clock)
         self._policy = PolicyLine("", "", 0, "")
         self._left_out: WeakKeyDictionary[Run, int] = WeakKeyDictionary()
 
@@ -137,6 +150,11 @@ class DecisionLog:
                 self._left_out[report.run] = self._left_out.get(report.run, 0) + 1
             return
         self._write(self._record(report), settings.mask)
+
+    @property
+    def dropped(self) -> int:
+        """How many lines could not be written, and will not be."""
+        return self._unwritten + (self._file.dropped if isinstance(self._file, LogFile) else 0)
 
     def heard(self, event: str, subject: Any) -> None:
         """Write that a policy came into force (`policy_loaded`) or was refused (`policy_rejected`)."""
@@ -192,7 +210,7 @@ class DecisionLog:
             seq=report.seq,
             policy=policy_line(snapshot),
             call=call_line(report.payload[0], "arguments" in include),
-            decision=decision.action,
+            decision=_action(report),
             raw=_strictest([action for vote in decision.votes for action in vote.raw]),
             decided_by=decided_by,
             code=code,
@@ -212,18 +230,51 @@ class DecisionLog:
             return self._left_out.pop(report.run, msgspec.UNSET)
 
     def _time(self) -> str:
-        return datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return moment(self._clock())
 
     def _write(self, record: Record, masks: Sequence[str] = ()) -> None:
         text = encode(record, masks)
-        with self._lock:
+        with self._writing:
             try:
                 self._file.write(text + "\n")
                 self._file.flush()
             except (OSError, ValueError) as error:  # ValueError: the file was closed
+                self._unwritten += 1
                 if not self._failed:
                     log().error("the decision log cannot be written: {}", error)
                 self._failed = True
+
+
+def moment(at: float) -> str:
+    """Return a time of day as lines have it."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def gap_line(clock: Callable[[], float], count: int) -> str:
+    """Return the line that says how many lines are missing in its place."""
+    line = Record(
+        v=VERSION,
+        type="gap",
+        ts=moment(clock()),
+        run_id="",
+        agent="",
+        iteration=0,
+        step=0,
+        hook="",
+        seq=0,
+        policy=PolicyLine("", "", 0, ""),
+        call=None,
+        decision=ALLOW,
+        raw=ALLOW,
+        decided_by="",
+        code="lines_lost",
+        message="",
+        rules=(),
+        latency_us=0.0,
+        trace_id=None,
+        left_out=count,
+    )
+    return encode(line) + "\n"
 
 
 def policy_line(snapshot: PolicySnapshot) -> PolicyLine:
@@ -268,7 +319,7 @@ def rule_line(vote: Vote, with_text: bool = False) -> RuleLine:
 
 def strictest(actions: Sequence[AnyAction]) -> AnyAction | None:
     """Return the strictest of several actions; a hint is stricter than a record, and any control action than both."""
-    return max(actions, key=_strength, default=None)
+    return max(actions, key=_strength) if actions else None
 
 
 def is_plain(report: Report) -> bool:
@@ -287,6 +338,10 @@ def encode(record: Record, masks: Sequence[str] = ()) -> str:
 
     Content that cannot be written or masked is dropped, the record never is.
     """
+    if not masks:
+        text = _quickly(record)
+        if text:
+            return text
     try:
         text = _dumped(record)
         # Masked is what would be written: by now every key is a text.
@@ -306,6 +361,20 @@ def without_content(record: Record) -> Record:
     )
 
 
+def _quickly(record: Record) -> str:
+    """Return a record as `_dumped` would, in a fraction of the time; empty where that takes more care.
+
+    msgspec writes NaN as null and fails on lone surrogates; only arguments may hold the one, any text the other.
+    """
+    if record.call is not None and record.call.arguments is not msgspec.UNSET:
+        return ""
+    try:
+        written = _encoder.encode(record)
+    except (RecursionError, TypeError, ValueError, msgspec.MsgspecError):
+        return ""
+    return written.decode() if written.isascii() else ""
+
+
 def _dumped(value: Any) -> str:
     return json.dumps(msgspec.to_builtins(value, enc_hook=_plain), separators=(",", ":"), allow_nan=False)
 
@@ -320,9 +389,11 @@ def _strictest(actions: Sequence[AnyAction]) -> str:
     return main.name if main is not None and main.name != "record" else ALLOW
 
 
-def _type(hook: str) -> Literal["decision", "run_start", "run_end"]:
+def _type(hook: str) -> Literal["decision", "human", "run_start", "run_end"]:
     if hook == "run_start":
         return "run_start"
+    if hook == HUMAN:
+        return "human"
     return "run_end" if hook == "run_end" else "decision"
 
 
@@ -331,7 +402,15 @@ def _reason(report: Report) -> tuple[str, str]:
     subject, decision = report.payload[0], report.decision
     if isinstance(subject, Outcome):
         return (subject.stop.rule if subject.stop else ""), subject.status
+    if report.hook == HUMAN:
+        return decision.decided_by, report.payload[1]
     return decision.decided_by, decision.control.code if decision.control else ""
+
+
+def _action(report: Report) -> str:
+    if report.hook == HUMAN:
+        return ALLOW if report.payload[1] == "approved" else Deny.name
+    return report.decision.action
 
 
 def _message(decision: Decision) -> str:

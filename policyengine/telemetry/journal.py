@@ -17,11 +17,14 @@ import base64
 import json
 import threading
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any, Protocol
 
 import msgspec
 
 from policyengine.decision import Decision, Note
+from policyengine.errors import UsageError
+from policyengine.jsontext import converted
 from policyengine.log import log
 from policyengine.messages import (
     Batch,
@@ -36,6 +39,7 @@ from policyengine.messages import (
 from policyengine.outcome import Outcome
 from policyengine.parsing.verdict import Verdict
 from policyengine.runstate import StopReason
+from policyengine.shared.pools import Grant
 
 VERSION = 1
 
@@ -48,12 +52,15 @@ ARGUMENTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "plan": (("active", bool),),
     "next_step": (),
     "begin_iteration": (),
+    "shared": (("grants", tuple[Grant, ...]),),
     "before_model_call": (("request", ModelRequest),),
     "after_model_response": (("response", ModelResponse),),
     "after_provider_error": (("error", ProviderError),),
     "after_parse": (("verdict", Verdict),),
     "add_warning": (("kind", str), ("data", dict[str, Any])),
     "before_tool_call": (("call", ToolCall), ("batch", Batch)),
+    "set_aside": (("call", ToolCall), ("code", str)),
+    "human_answered": (("call", ToolCall), ("answer", str), ("rule", str)),
     "after_tool_call": (("call", ToolCall), ("result", ToolResult)),
     "end_iteration": (("calls", int), ("usable", bool)),
     "stopped": (("reason", StopReason),),
@@ -133,6 +140,14 @@ class Writable(Protocol):
         raise NotImplementedError
 
 
+def writable(file: Any, what: str) -> Any:
+    """Return an open file. Raises UsageError for what nothing can be written to, such as a path."""
+    if callable(getattr(file, "write", None)) and not isinstance(file, PathLike):
+        return file
+    given = f"the path {str(file)!r}" if isinstance(file, str | PathLike) else type(file).__name__
+    raise UsageError(f'{what} is written to an open text file, not to {given}: give open(path, "a", encoding="utf-8")')
+
+
 class JournalWriter:
     """Writes the events of one or more runs to an open text file, one line each, flushed at once.
 
@@ -141,19 +156,21 @@ class JournalWriter:
     """
 
     def __init__(self, file: Writable) -> None:
-        self._file = file
+        self._file = writable(file, "a journal")
         self._lock = threading.Lock()
         self._requests: dict[str, ModelRequest] = {}
         self._broken = False
 
-    def begin(self, run_id: str, *, agent: str = "", protocol: str = "native", conversation: str = "") -> None:
-        """Record how a new run was made."""
+    def begin(
+        self, run_id: str, *, agent: str = "", protocol: str = "native", conversation: str = "", policy: str = ""
+    ) -> None:
+        """Record how a new run was made; `policy` is name and digest of the one in force."""
         self._write(
             {
                 "v": VERSION,
                 "type": RUN,
                 "run": run_id,
-                "payload": {"agent": agent, "protocol": protocol, "conversation": conversation},
+                "payload": {"agent": agent, "protocol": protocol, "conversation": conversation, "policy": policy},
             }
         )
 
@@ -257,7 +274,7 @@ class Decoder:
     def line(self, value: Any, number: int) -> Line:
         """Return a decoded JSON value as a journal line."""
         try:
-            line = msgspec.convert(value, Line)
+            line = converted(value, Line)
         except msgspec.ValidationError as error:
             raise JournalError(number, str(error)) from None
         if line.v != VERSION:
@@ -273,7 +290,7 @@ class Decoder:
         try:
             if line.type == "before_model_call":
                 return {"request": self._request(line)}
-            return {name: msgspec.convert(line.payload[name], kind) for name, kind in ARGUMENTS[line.type]}
+            return {name: converted(line.payload[name], kind) for name, kind in ARGUMENTS[line.type]}
         except KeyError as error:
             raise JournalError(number, f"{line.type} lacks {error}") from None
         except msgspec.ValidationError as error:
@@ -281,7 +298,7 @@ class Decoder:
 
     def _request(self, line: Line) -> ModelRequest:
         part = line.payload["request"]
-        new = msgspec.convert(part, RequestPart)
+        new = converted(part, RequestPart)
         before = self._requests.get(line.run) or ModelRequest(())
         request = ModelRequest(
             messages=before.messages[: new.kept] + new.messages,

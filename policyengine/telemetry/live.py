@@ -83,6 +83,11 @@ class LiveView:
                 kept = f"not put in force, generation {generation} stays"
                 self._line("rejected", kept, "\n".join(_full(problem) for problem in subject))
 
+    def tell(self, label: str, text: str, more: str = "") -> None:
+        """Print a line that is about the run, but no event of it."""
+        with self._lock:
+            self._line(label, text, more)
+
     def finish(self, outcome: Outcome) -> None:
         """Print how the run ended."""
         with self._lock:
@@ -97,7 +102,7 @@ class LiveView:
             self._line(outcome.status, ", ".join(facts))
             stop = outcome.stop
             if stop is not None:
-                who = f"{stop.rule}, {stop.at}" if stop.at else stop.rule
+                who = ", ".join(filter(None, (stop.rule or "the engine", stop.at)))
                 self._line("by", f"{who}: {stop.code}{measured(stop.observed, stop.limit)}", stop.message)
             if outcome.error:
                 self._line("error", clean(outcome.error))
@@ -125,6 +130,8 @@ class LiveView:
             case "after_tool_call":
                 whose = f"{short(subject.name, 40)}: " if self._calls > 1 else ""
                 self._line("result", whose + answered(report.payload[1]))
+            case "human":
+                self._line("human", f"{report.payload[1]}: {called(subject)}")
             case "hist_add_warning.end":
                 self._line("warning", f"{subject.kind}, told to the model", subject.text)
             case "after_provider_error":
