@@ -23,9 +23,12 @@ from unicodedata import is_normalized, normalize
 
 import msgspec
 
-__all__ = ["call_identity", "mask_volatile", "masked_fingerprint", "raw_fingerprint", "remembering"]
+from policyengine.patterns import substituted
+
+__all__ = ["call_identity", "content_mark", "mask_volatile", "masked_fingerprint", "raw_fingerprint", "remembering"]
 
 DIGEST_BYTES = 16
+_LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")
 NOTHING: frozenset[str] = frozenset()
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -51,6 +54,15 @@ def call_identity(name: str, args: Any, arguments: str = "", ignore: frozenset[s
 def raw_fingerprint(text: str) -> str:
     """Return a fingerprint of a text as it is (in NFC), as 32 hex digits."""
     return blake2b(_utf8(text), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def content_mark(kind: str, data: bytes | str) -> str:
+    """Return a word for an image, a file, or anything else that is no text: the same for the same data.
+
+    It has letters only, of which no mask takes any away.
+    """
+    digest = blake2b(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data, digest_size=DIGEST_BYTES)
+    return f"[{kind} {digest.hexdigest().translate(_LETTERS)}]"
 
 
 def masked_fingerprint(text: str, masks: tuple[str, ...] = ()) -> str:
@@ -87,7 +99,7 @@ def mask_volatile(text: str, masks: tuple[str, ...] = ()) -> str:
     a key that ends in `min` a minimum, so neither counts.
     """
     for mask in masks:
-        text = _compiled(mask).sub("<mask>", text)
+        text = substituted(mask, "<mask>", text)
     if _DIGIT.search(text) is None:
         return text
     # A search for fixed bytes takes a tenth of what a pattern takes, and few texts have what most patterns look for. No

@@ -2,7 +2,7 @@
 
 Knows: JSON. Must not know: what is written.
 
-msgspec fails on lone surrogates, and text from models and tools contains them. The standard module is the slow way
+msgspec fails on lone surrogates (and on integers of more than 64 bits), and text from models and tools contains them. The standard module is the slow way
 round, taken only then.
 """
 
@@ -26,7 +26,7 @@ def encode(value: Any, *, exact: bool = True) -> bytes:
     try:
         if exact:
             return msgspec.json.encode(value)
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, OverflowError):  # OverflowError: an integer of more than 64 bits
         pass
     return json.dumps(msgspec.to_builtins(value)).encode("ascii")
 
@@ -50,8 +50,26 @@ def decode(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError as first:
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeError) as first:
         try:
-            return msgspec.convert(json.loads(data), kind)
+            return converted(json.loads(data), kind)
+        except msgspec.ValidationError:
+            raise
         except (ValueError, RecursionError) as error:
             raise msgspec.DecodeError(str(first)) from error
+
+
+def converted(value: Any, kind: type[T]) -> T:
+    """Return plain data as a `kind`.
+
+    Raises:
+        msgspec.ValidationError: it does not have the shape of `kind`.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except UnicodeError as error:  # a key with a lone surrogate
+        raise msgspec.ValidationError(f"a name that is no text: {error}") from error
+    except RecursionError as error:
+        raise msgspec.ValidationError("nested too deeply") from error

@@ -291,7 +291,7 @@ _TOKEN_HEADER = re.compile(
     rf"(?:function\s*<{BAR}[^<>\n]{{1,40}}{BAR}>)?\s*([^\s<>{{}}\[\]|\uff5c]{{1,200}})\s*+"
     rf"(?:<{BAR}[^<>\n]{{1,40}}{BAR}>|\[CALL_ID\][\w-]{{0,80}}|\[ARGS\]|\s|```[a-z]{{0,10}})*+\{{"
 )
-_TOKEN_CLOSING = re.compile(rf"\s*(?:```)?\s*(?:<{BAR}[^<>\n]{{0,40}}end{BAR}>\s*)+")
+_TOKEN_CLOSING = re.compile(rf"\s*+(?:```)?\s*+(?:<{BAR}[^<>\n]{{0,40}}end{BAR}>\s*+)+")
 
 _READERS: tuple[tuple[re.Pattern[str], Callable[[str, re.Match[str], Terms], Reading]], ...] = (
     (re.compile(r"<function(?=\s?[=(])"), _function),

@@ -333,7 +333,7 @@ _READERS: dict[str, Callable[[str, Form, Terms, bool], list[_Hit]]] = {
 _TURN = re.compile(r"\A\s*Assistant:\s*")
 LONGEST_TOKEN = 40
 _TOKEN = re.compile(r"<(?:\|[\w-]{1,30}\|?|end_of_turn|eos|/s)>")
-_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
+_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n(.*?)\n?[ \t]{0,40}```", re.DOTALL)
 _OPENINGS = {
     "tag": r"<\s?{}\s?>",
     "line": r"^{}[ \t]",

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 MAX_NAME = 512
+MOST_NAMESPACES, LONGEST_NAMESPACE = 4, 100
 """Longest text that is looked at as a name."""
 
 NAMESPACES = frozenset({"api", "default", "default_api", "function", "functions", "mcp", "tool", "tools"})
@@ -102,13 +103,31 @@ def _without_namespace(written: str, tools: Tools, args: Any) -> Name | None:
     cut = _INDEX.sub("", cut)
     if tools.registered(cut):
         return Name(cut, ("strip_call_index",))
-    match = _NAMESPACE.fullmatch(cut)
-    if match is None or not tools.registered(match.group(2)):
+    space, name = _parted(cut)
+    if not space or not tools.registered(name):
         return None
-    space, name = match.group(1), match.group(2)
     if space.rstrip(".:/_").lower() in NAMESPACES or _fits(name, tools, args):
         return Name(name, ("strip_namespace",))
     return None
+
+
+def _parted(written: str) -> tuple[str, str]:
+    """Return the namespaces of a name, with what ends each, and the name itself; no namespace where there is none.
+
+    No pattern does it: `__` ends a namespace and may be part of one, and 500 of them can be shared in countless ways.
+    """
+    ends = list(_NAMESPACE_END.finditer(written))
+    if len(ends) > MOST_NAMESPACES:
+        return "", written
+    if ends:
+        at = ends[-1].end()
+        spaces = _NAMESPACE_END.split(written[: ends[-1].start()])
+    else:
+        found = written.rfind("__", 1, min(LONGEST_NAMESPACE + 2, len(written) - 1))
+        at = found + 2
+        spaces = [written[:found]] if found > 0 else [""]
+    sound = all(len(space) <= LONGEST_NAMESPACE and _PLAIN.fullmatch(space) for space in spaces)
+    return (written[:at], written[at:]) if sound and _PLAIN.fullmatch(written[at:]) else ("", written)
 
 
 def _fits(name: str, tools: Tools, args: Any) -> bool:
@@ -125,4 +144,5 @@ LEGAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]*")
 _TOKEN = re.compile("<[|\uff5c/]|\\[(?:ARGS|CALL_ID|TOOL_CALLS)\\]|<[a-z_]{1,40}>")
 _AROUND = " \t\r\n\"'`*"
 _INDEX = re.compile(r":[0-9]{1,6}\Z")
-_NAMESPACE = re.compile(r"((?:[A-Za-z0-9_-]{1,100}(?:\.|::?|/|__)){1,4}?)([A-Za-z0-9_-]+)")
+_NAMESPACE_END = re.compile(r"::?|[./]")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")

@@ -125,7 +125,7 @@ def _refuse_calls_in_prose(text: str, calls: list[PythonCall]) -> None:
 
 _LINE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _NEXT = re.compile(r"^[ \t]*\[|(?<=\])[ \t]*,[ \t]*\[|(?<=\])[ \t]+\[", re.MULTILINE)
-_ENDS = re.compile(r"[ \t]*,?[ \t]*(?:<[^<>\n]{1,40}>[ \t]*)*(?:\n|\[|\Z)")
+_ENDS = re.compile(r"[ \t]*+,?[ \t]*+(?:<[^<>\n]{1,40}>[ \t]*+)*+(?:\n|\[|\Z)")
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,200}")
 _ARGUMENT = re.compile(r",?[ \t]*[A-Za-z_]\w{0,100}[ \t]?=(?!=)")
 _IN_PROSE = re.compile(r"[A-Za-z_][\w.]{0,200}\((?:\s*[A-Za-z_]\w{0,100}\s?=|\s*\))")

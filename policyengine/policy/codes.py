@@ -109,6 +109,7 @@ CODES: dict[str, str] = {
     "R517": "The rule may ask for something that the host cannot do (`--host`).",
     "R518": "The host reports nothing about what the rule looks at, so the rule can never fire there (`--host`).",
     "R519": "The extension does not declare what it answers, so nobody can tell whether a host can do it (`--host`).",
+    "R520": "The rule counts together with other processes, and the host cannot be given a ledger (`--host`).",
     # lint
     "L601": "The rule is disabled by the file that adds it, and no layer enables it.",
     "L602": "Another rule of the same extension is at least as strict for the same events, so this one adds nothing.",

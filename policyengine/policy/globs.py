@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-_TOKENS = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
+_TOKENS = re.compile(r"\[!?\]?[^\]]{0,200}\]|.", re.DOTALL)
 _MARKS = set("*?[")
 _MORE_THAN_STARS = set("?[")
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import cerberus
 
-from policyengine.policy.validator import TYPE_NAMES, Number, StrictValidator, check, regex_trouble
+from policyengine.patterns import trouble_of
+from policyengine.policy.validator import TYPE_NAMES, Number, StrictValidator, check
 from policyengine.policy.wording import KeyPath, dotted
 
 _RULES_OF = {
@@ -23,8 +24,13 @@ _RULES_OF = {
 }
 _ALWAYS = {"type", "default", "required", "nullable", "meta", "dependencies", "excludes"}
 _STRICTER = {"lower": {"integer", "number"}, "higher": {"integer", "number"}, "subset": {"list"}, "superset": {"list"}}
-_MARKS: dict[str, tuple[Any, ...]] = {"absent": ("loosest",), "surely": (True, False), "keys": ("patterns",)}
-"""What else `meta` may say for comparing options (see `directions`), with its values."""
+_MARKS: dict[str, tuple[Any, ...]] = {
+    "absent": ("loosest",),
+    "surely": (True, False),
+    "keys": ("patterns",),
+    "of": ("tools",),
+}
+"""What else `meta` may say, with its values: for comparing options (see `directions`), and of what a list is."""
 _CHECKS = ("duration", "regex")
 
 
@@ -152,7 +158,7 @@ def _shown(value: Any) -> str:
 def _check_text_rules(rule: Mapping[str, Any], types: list[str], path: KeyPath) -> Iterator[str]:
     where = dotted(path)
     if "regex" in rule:
-        trouble = regex_trouble(rule["regex"]) if isinstance(rule["regex"], str) else "not a text"
+        trouble = trouble_of(rule["regex"]) if isinstance(rule["regex"], str) else "not a text"
         if trouble:
             yield f"{where}: `regex` cannot be compiled: {trouble}"
     if "check_with" in rule and rule["check_with"] not in _CHECKS:

@@ -6,7 +6,7 @@ Knows: the error format of docs/policy-format.md. Must not know: how problems ar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 from unicodedata import combining, east_asian_width
 
@@ -57,17 +57,23 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         # A file may have any name, and an extension may say anything: a terminal must not obey it.
         return clean_line(f"{self.position}: {self.severity}[{self.code}]{path} ") + clean(self.message)
 
+    def told(self) -> str:
+        """Return the problem with help and note, for whoever has only a text of it."""
+        return "\n".join((self.short(), *self._advice()))
+
     def full(self) -> str:
         """Return the problem with its source line, help and note."""
         lines = [self.short()]
         if self.source_line and self.position.line:
             text, caret = _excerpt(self.source_line, self.position.column, self.length)
             lines += [f"{str(self.position.line).rjust(5)} | {text}", f"      | {caret}"]
+        return "\n".join((*lines, *self._advice()))
+
+    def _advice(self) -> Iterator[str]:
         if self.help:
-            lines.append(f"  help: {clean(self.help)}")
+            yield f"  help: {clean(self.help)}"
         if self.note:
-            lines.append(f"  note: {clean(self.note)}")
-        return "\n".join(lines)
+            yield f"  note: {clean(self.note)}"
 
     def github(self) -> str:
         """Return the problem as a workflow command that annotates the line in a pull request."""

@@ -117,12 +117,17 @@ class _Reporter:
         if error.code in (rules.UNALLOWED_VALUE.code, rules.UNALLOWED_VALUES.code):
             return self._not_allowed(error, node, path)
         if error.code in (rules.MIN_VALUE.code, rules.MAX_VALUE.code):
-            return at("S205", f"{shown(error.value)} {_expected(error)}", node, path, help=self._threshold(error))
+            return at("S205", f"{shown(error.value)} {_expected(error)}", node, path, help=self._bounds(error))
         if error.code == rules.CUSTOM.code:
             return self._custom(error, node, path)
         if error.code in (rules.DEPENDENCIES_FIELD.code, rules.EXCLUDES_FIELD.code):
             return at("S215", _expected(error), node, path)
         return at("S206", f"{shown(error.value)} {_expected(error)}", node, path)
+
+    def _bounds(self, error: Any) -> str:
+        meta = rule_at(self._schema, tuple(error.document_path)).get("meta") or {}
+        said = meta.get("below", "") if error.code == rules.MIN_VALUE.code else ""
+        return str(said) or self._threshold(error)
 
     def _missing(self, node: Node, path: KeyPath, below: KeyPath) -> Problem:
         allowed = list(rule_at(self._schema, below).get("allowed") or ())
@@ -187,7 +192,7 @@ class _Reporter:
             message = f"{shown(error.value)} is no mask: {what.removeprefix('pointer:')}"
             return self._sources.at_value("S217", message, node, path)
         if what == "blowup":
-            message = f"{shown(error.value)} may take for ever: an unlimited repeat inside an unlimited repeat"
+            message = f"{shown(error.value)} may take for ever: its repeats can share a text in too many ways"
             advice = 'let the inner one keep what it took: "(?:a++)+" instead of "(?:a+)+"'
             return self._sources.at_value("S208", message, node, path, help=advice)
         if what == "day":

@@ -9,21 +9,18 @@ always errors; `integer` and `number` refuse booleans and numbers that are not f
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
 import cerberus
 from cerberus import errors as rules
 from cerberus.schema import UnvalidatedSchema
 
+from policyengine.patterns import blows_up, trouble_of
 from policyengine.policy.days import day
 from policyengine.policy.durations import seconds
 from policyengine.policy.pointers import pointer_trouble
 from policyengine.policy.schema import Schema
-
-_sre: Any = import_module("re._parser")  # the parser behind `re`; type checkers do not know it
 
 TYPE_NAMES = {
     "string": "a text",
@@ -93,10 +90,10 @@ class StrictValidator(cerberus.Validator):  # type: ignore[misc]
             self._error(field, f"pointer:{trouble}")
 
     def _check_with_regex(self, field: Any, value: Any) -> None:
-        trouble = regex_trouble(value) if isinstance(value, str) else None
+        trouble = trouble_of(value) if isinstance(value, str) else None
         if trouble:
             self._error(field, f"regex:{trouble}")
-        elif isinstance(value, str) and regex_blowup(value):
+        elif isinstance(value, str) and blows_up(value):
             self._error(field, "blowup")
 
 
@@ -117,41 +114,6 @@ def form_trouble(form: Mapping[str, Any]) -> str | None:
     if "payload" in form and form["payload"] == form.get("argument", "text"):
         return "`payload` and `argument` need different names"
     return None
-
-
-def regex_trouble(pattern: str) -> str | None:
-    """Return why a regular expression cannot be compiled, or `None`."""
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError, Warning) as error:
-        return str(error)
-    return None
-
-
-def regex_blowup(pattern: str) -> bool:
-    """Return whether a (valid) regular expression has an unlimited repeat inside another one.
-
-    Python tries every way to share a text between a repeat and one inside it: `(a+)+$` takes hours for 40 characters.
-    No other case is looked for. What is possessive or atomic is not tried again, and so may stand anywhere.
-    """
-    return _nested_repeat(_sre.parse(pattern), inside=False)
-
-
-def _nested_repeat(part: Any, *, inside: bool) -> bool:
-    if isinstance(part, _sre.SubPattern):
-        return any(_nested_item(str(name), value, inside=inside) for name, value in part)
-    if isinstance(part, list | tuple):
-        return any(_nested_repeat(item, inside=inside) for item in part)
-    return False
-
-
-def _nested_item(name: str, value: Any, *, inside: bool) -> bool:
-    if name in ("MAX_REPEAT", "MIN_REPEAT"):
-        unlimited = value[1] == _sre.MAXREPEAT
-        return (unlimited and inside) or _nested_repeat(value[2], inside=inside or unlimited)
-    if name in ("POSSESSIVE_REPEAT", "ATOMIC_GROUP"):
-        return _nested_repeat(value, inside=False)
-    return _nested_repeat(value, inside=inside)
 
 
 def prepare(schema: Schema) -> Any:

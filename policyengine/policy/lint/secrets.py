@@ -43,7 +43,7 @@ KNOWN: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             rf"[A-Za-z][A-Za-z0-9+.-]{{0,20}}://[^\s/:@]{{0,100}}:{_NO_PLACEHOLDER}[^\s/@]{{3,200}}@",
         ),
         ("a private key", r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-        ("a JSON Web Token", r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+        ("a JSON Web Token", r"eyJ[A-Za-z0-9_-]{8,4000}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
     )
 )
 """What a secret is called, and what it looks like."""
