@@ -50,6 +50,9 @@ _NUMBER: dict[str, Any] = {
 }
 
 
+_FORBID = "a tool that may not be called at all is refused by `tool_access: {with: {deny: [NAME]}}`"
+
+
 class Count(msgspec.Struct):
     """Calls that ran (`done`), and calls that were admitted and have no result yet (`open`)."""
 
@@ -91,7 +94,7 @@ class ToolCallLimit(Extension):
             "minlength": 1,
             "maxlength": 200,
             "keysrules": {"type": "string", "minlength": 1, "maxlength": 200},
-            "valuesrules": dict(_NUMBER),
+            "valuesrules": {**_NUMBER, "meta": {**_NUMBER["meta"], "below": _FORBID}},
             "meta": {"keys": "patterns"},
         },
         "scope": {"type": "string", "allowed": ["run", "conversation"], "default": "run"},
@@ -173,6 +176,7 @@ class ToolCallLimit(Extension):
         """Refuse a call that has no place any more; an admitted one holds its place until its result comes."""
         state: Calls = run.state
         state.batch = batch.id
+        self._give_back(run)
         limit = self._limit_of(call.name)
         over = self._over_run(run, call) or self._over_tool(run, call, limit)
         if over is not None:
@@ -180,7 +184,7 @@ class ToolCallLimit(Extension):
         state.all.open += 1
         if limit is not None:
             _count_of(state, call.name).open += 1
-        place = _place(run, call)
+        place = _place(run, call.id)
         state.admitted[place] = state.admitted.get(place, 0) + 1
         if len(state.admitted) > _MOST_OPEN:
             state.unnamed += state.admitted.pop(next(iter(state.admitted)))
@@ -202,6 +206,19 @@ class ToolCallLimit(Extension):
             state.round = this_round
             state.rounds += 1
         return None
+
+    def _give_back(self, run: RunView) -> None:
+        """Give back the places of calls of the batch that something else refused: their results come later."""
+        state: Calls = run.state
+        if not state.admitted:
+            return
+        for call_id, tool in run.refused.items():
+            place = _place(run, call_id)
+            if state.admitted.get(place) == 1:  # of several of one id the result gives the place back
+                del state.admitted[place]
+                state.all.open -= 1
+                if self._limit_of(tool) is not None:
+                    _settle(state, tool, 1, 0)
 
     def _over_run(self, run: RunView, call: ToolCall) -> Action | None:
         """Return the answer to a call for which the run has no place.
@@ -262,25 +279,29 @@ def _settle(state: Calls, tool: str, held: int, started: int) -> None:
         del state.tools[_key(state, tool)]
 
 
-def _place(run: RunView, call: ToolCall) -> str:
+def _place(run: RunView, call_id: str) -> str:
     """Return a name of an open call: runs that share the state (sub-agents) may use the same ids."""
-    return f"{run.id}/{call.id}"
+    return f"{run.id}/{call_id}"
 
 
 def _held(run: RunView, call: ToolCall, result: ToolResult) -> bool:
     """Return whether a call held a place; it does not any more."""
     state: Calls = run.state
-    place = _place(run, call)
+    place = _place(run, call.id)
     number = state.admitted.pop(place, 0)
     if number > 1:
         state.admitted[place] = number - 1
     if number:
         return True
-    refused = result.status == "denied" and result.error is not None and result.error.code == CODE
-    if state.unnamed and not refused:
+    if state.unnamed and call.id not in run.refused and _held_till_now(result):
         state.unnamed -= 1
         return True
     return False
+
+
+def _held_till_now(result: ToolResult) -> bool:
+    """Return whether a call may have held a place until its result came: a rule's refusal gave it back before."""
+    return result.status != "denied" or result.error is None or result.error.code == "refused_by_human"
 
 
 def _started(result: ToolResult) -> bool:

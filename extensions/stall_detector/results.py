@@ -34,7 +34,7 @@ def take_result(
         slot.status = NOT_RUN
         return
     slot.status = ANSWERED
-    slot.raw = ("!" if failed else "") + raw_fingerprint(result.text)
+    slot.raw = ("!" if failed else "") + raw_fingerprint(result.compared)
     slot.wrote = slot.effect == "write" and not failed
     record = state.records.get(slot.identity)
     if record is not None:
@@ -82,7 +82,7 @@ def _token(
     if record.raw and not record.masked and record.text is not None:
         record.masked = _masked(record.text, record.raw.startswith("!"), masks)
         record.first_masked, record.first_token = record.masked, record.token
-    text, masked = result.text, ""
+    text, masked = result.compared, ""
     if raw.startswith("#"):
         masked = raw
     elif record.raw or len(text) > TEXT_LIMIT or storable(text) != text:
@@ -123,7 +123,7 @@ def _take_late(
     record = state.records.get(late.identity)
     if record is None:
         return
-    raw = _as_compared(("!" if failed else "") + raw_fingerprint(result.text), result, failed, compare)
+    raw = _as_compared(("!" if failed else "") + raw_fingerprint(result.compared), result, failed, compare)
     token = _token(state, late.identity, record, raw, result, failed, masks)
     if record.counted and token != record.counted:
         record.count = record.total = record.units = 1

@@ -58,7 +58,7 @@ def test_no_limit_looks_at_the_history_of_a_request():
     run = made.start_run()
     run.start("task")
     run.begin_iteration()
-    request = SimpleNamespace(model="scripted", purpose="main", attempt=1)
+    request = SimpleNamespace(model="scripted", purpose="main", attempt=1, tools=())
     assert run.before_model_call(request).allowed
     assert {rule.use for rule in made.snapshot.policy.rules} == set(NAMES)
     assert set(NAMES) <= {cls.name for cls in BUILTIN}
