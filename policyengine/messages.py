@@ -58,6 +58,7 @@ class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `status`: `ok` and `error` come from the tool, `timeout` from the driver, `denied` from a guard (the call never
     ran), `not_run` from the loop (its batch was stopped). `text` is what the model reads. `duration_s` is in seconds.
+    `beside` stands for images and files that came beside the text (`content_mark` makes such words); nobody reads it.
     """
 
     call_id: str
@@ -66,11 +67,17 @@ class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
     error: ToolError | None = None
     exit_code: int | None = None
     duration_s: float | None = None
+    beside: str = ""
 
     @property
     def ran(self) -> bool:
         """Whether the tool was started at all."""
         return self.status not in ("denied", "not_run")
+
+    @property
+    def compared(self) -> str:
+        """The text with what stands for the rest: the same where all of two results is the same."""
+        return f"{self.text}\n{self.beside}" if self.beside else self.text
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):

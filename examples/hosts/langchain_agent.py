@@ -1,6 +1,6 @@
 """An agent of LangChain under a policy: it asks the same thing for ever, is told so, refused, and ended.
 
-Run it: `pip install "agent-policyengine[langchain]"`, then `python examples/hosts/langchain_agent.py`. It needs no key
+Run it: `pip install '.[langchain]'`, then `python examples/hosts/langchain_agent.py`. It needs no key
 and no network, because the model is a class of a few lines.
 """
 

@@ -1,6 +1,6 @@
 """An agent of the OpenAI Agents SDK under a policy: it asks the same thing for ever, is told so, refused, and ended.
 
-Run it: `pip install "agent-policyengine[openai-agents]"`, then `python examples/hosts/openai_agents_agent.py`. It needs
+Run it: `pip install '.[openai-agents]'`, then `python examples/hosts/openai_agents_agent.py`. It needs
 no key and no network, because the model is the SDK's own scripted one.
 """
 

@@ -1,6 +1,6 @@
 """An agent of pydantic-ai under a policy: it asks the same thing for ever, is told so, refused, and ended.
 
-Run it: `pip install "agent-policyengine[pydantic-ai]"`, then `python examples/hosts/pydantic_ai_agent.py`. It needs no
+Run it: `pip install '.[pydantic-ai]'`, then `python examples/hosts/pydantic_ai_agent.py`. It needs no
 key and no network, because the model is a function.
 """
 

@@ -6,7 +6,7 @@ It needs the package `openai`, and no key: python examples/providers/failures.py
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[2]))  # behind what is installed: the tests hold the server
 
 from policyengine import Agent, Engine
 from policyengine.providers import connect

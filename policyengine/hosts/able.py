@@ -28,7 +28,12 @@ def check_host(snapshot: PolicySnapshot, host: Host) -> tuple[Problem, ...]:
     found: list[Problem] = []
     for rule in snapshot.policy.rules:
         extension = snapshot.extensions.get(rule.id)
-        if extension is None or rule.mode == "shadow":
+        if extension is None:
+            continue
+        if not host.shares and any(one.rule == rule.id for one in snapshot.shared):
+            found.append(_alone(rule, host))
+            continue
+        if rule.mode == "shadow":
             continue
         hooks = [
             name for name, table in snapshot.tables.items() if any(one.rule.id == rule.id for one in table.entries)
@@ -67,6 +72,12 @@ def _problems(rule: Rule, extension: Extension, hooks: list[str], host: Host) ->
     for action in unable:
         hook = next(hook for name, hook in wanted if name == action)
         yield _unable(rule, host, action, hook)
+
+
+def _alone(rule: Rule, host: Host) -> Problem:
+    message = f"the rule counts together with other processes, and the host {host.name} has no ledger to count in"
+    advice = "set `mode: disabled` for this host in an overlay, or limit every run by itself (`tool_call_limit`)"
+    return _problem("R520", message, rule, "error", advice)
 
 
 def _unable(rule: Rule, host: Host, action: str, hook: str) -> Problem:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from policyengine.log import log
+from policyengine.masking import trace_of
 
 ADAPTER_FAILED = "adapter_failed"
 """The typed reason of a refusal because of a failure that is no rule's."""
@@ -61,5 +62,6 @@ def fail_closed(
 
 
 def _answer(refuse: Callable[..., Any], error: Exception, function: Any, args: Any, kwargs: Any) -> Any:
-    log().opt(exception=error).error("{} failed and refuses: {}", function.__qualname__, type(error).__name__)
+    name = type(error).__name__
+    log().error("{} failed and refuses: {}\n{}", function.__qualname__, name, trace_of(error))
     return refuse(error, *args, **kwargs)

@@ -26,7 +26,7 @@ from policyengine.decision import Decision, Note
 from policyengine.errors import UsageError
 from policyengine.hosts.closed import ADAPTER_FAILED, FAILED_TEXT, LATE_TEXT, WITHHELD_TEXT, fail_closed
 from policyengine.hosts.host import Host
-from policyengine.hosts.state import HostState, Move, OpenCall, Ruling, Turn
+from policyengine.hosts.state import HostState, Move, OpenCall, Ruling, Turn, farewell
 from policyengine.identity import call_identity
 from policyengine.messages import (
     Batch,
@@ -41,8 +41,11 @@ from policyengine.messages import (
 )
 from policyengine.outcome import Outcome, OutcomeStatus
 from policyengine.parsing.verdict import ANSWERED, WARNING_KINDS, Verdict
-from policyengine.run import Run
+from policyengine.run import HumanAnswer, Run, read_driver
 from policyengine.runstate import StopReason
+from policyengine.shared.account import check_ledger
+from policyengine.shared.pools import Need, Reserving, all_down
+from policyengine.workers import fault_text
 
 if TYPE_CHECKING:
     from policyengine.engine import Engine
@@ -50,28 +53,42 @@ if TYPE_CHECKING:
 REQUEST = ModelRequest(())
 """Stands for a request of which the host tells nothing."""
 
+PAUSED = "pause_turn"
+"""Why a response ended that Anthropic wants to be sent back as it is, to go on with it: it is no answer yet."""
+
+MOST_FAILURES = 3
+"""The failure of our own at which a run ends: an engine that fails at every response must not be asked for ever."""
+
 MOST_RECENT = 200
 """For how many answered calls a late result is still taken."""
 
 _END_ACTIONS = Stop | EndStep
 
 
-def _moved(error: Exception, host_run: HostRun, *_: Any, **__: Any) -> Move:
+def _moved(error: Exception, host_run: HostRun, /, *_: Any, **__: Any) -> Move:
     return Move("end", stop=host_run.give_up(error).stop)
 
 
-def _turned(error: Exception, host_run: HostRun, text: str = "", calls: Sequence[ToolCall] = (), **__: Any) -> Turn:
+def _turned(error: Exception, host_run: HostRun, /, text: str = "", calls: Sequence[ToolCall] = (), **__: Any) -> Turn:
     rulings = tuple(_refused(call) for call in calls)
-    return Turn("calls" if rulings else "unusable", rulings, stop=host_run.failed(error))
+    stop = host_run.failed(error)
+    if host_run.ended:
+        return Turn("ended", rulings, stop=stop)
+    return Turn("calls" if rulings else "unusable", rulings, stop=stop)
 
 
-def _ruled(error: Exception, host_run: HostRun, call: ToolCall | str, *_: Any, **__: Any) -> Ruling:
+def _ruled(
+    error: Exception, host_run: HostRun, /, call: ToolCall | str = "", *_: Any, call_id: str = "", **__: Any
+) -> Ruling:
     host_run.failed(error)
-    return _refused(call if isinstance(call, ToolCall) else ToolCall(call, ""))
+    return _refused(call if isinstance(call, ToolCall) else ToolCall(call or call_id, ""))
 
 
-def _withheld(error: Exception, host_run: HostRun, call_id: str, *_: Any, **__: Any) -> ToolResult:
-    host_run.failed(error)
+def _withheld(error: Exception, host_run: HostRun, /, call_id: str, *_: Any, **__: Any) -> ToolResult:
+    if not isinstance(error, UsageError):  # results of calls that were never judged come where a guard came late
+        host_run.failed(error)
+    elif host_run.strict:
+        raise error
     return ToolResult(call_id, WITHHELD_TEXT, "error", ToolError(ADAPTER_FAILED, WITHHELD_TEXT, False))
 
 
@@ -89,6 +106,11 @@ class HostRun:
         attended: whether a human is there to be asked; if not, what would be asked is refused.
         tools: the names on offer; a call of another one is answered with an error. `None`: the host does that.
         strict: wrong use raises instead of refusing.
+        ledger: reserves what rules count together with other processes. It waits for its store, in the thread that
+            reports the event.
+
+    Raises:
+        UsageError: a rule of the policy counts in a shared pool, and there is no ledger.
     """
 
     def __init__(
@@ -101,8 +123,10 @@ class HostRun:
         attended: bool = True,
         tools: Collection[str] | None = None,
         strict: bool = False,
+        ledger: Reserving | None = None,
         **options: Any,
     ) -> None:
+        check_ledger((run.snapshot if run is not None else engine.snapshot).shared, ledger)
         self.engine = engine
         self.host = host
         self.run = run if run is not None else engine.start_run(**options)
@@ -110,13 +134,14 @@ class HostRun:
         self.attended = attended
         self.tools = tools
         self.strict = strict
+        self.ledger = ledger
         self._lock = threading.RLock()
 
     @classmethod
     def resume(cls, engine: Engine, host: Host, saved: bytes, **options: Any) -> HostRun:
         """Return the run that `save` wrote, open calls included."""
         run, kept = engine.resume_run(saved)
-        return cls(engine, host, run=run, state=msgspec.convert(kept, HostState), **options)
+        return cls(engine, host, run=run, state=read_driver(kept, HostState), **options)
 
     def save(self) -> bytes:
         """Return the run as JSON, at any point."""
@@ -143,8 +168,7 @@ class HostRun:
     @property
     def farewell(self) -> str:
         """What the user reads of a run that a rule ended; empty where none did."""
-        stop = self.stop
-        return (stop.message or f"The run was ended: {stop.code}.") if stop is not None else ""
+        return farewell(self.stop) if self.stop is not None else ""
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
@@ -174,6 +198,10 @@ class HostRun:
         with self._lock:
             if self.run.state.started:
                 return self.user_message(task)
+            if self.tools:
+                from policyengine.offered import warn
+
+                warn(self.run.snapshot, self.tools)
             return self._move(self.run.start(task))
 
     @fail_closed(_moved)
@@ -217,6 +245,9 @@ class HostRun:
         with self._lock:
             if self.ended:
                 return self._over()
+            if self.run.state.shared is not None:
+                self.run.state.shared.failed(error.code)
+                self._pay()
             decision = self.run.after_provider_error(error)
             if isinstance(decision.control, _END_ACTIONS):
                 return self._end_now(decision)
@@ -248,7 +279,9 @@ class HostRun:
             if self.ended:
                 return self._ended_turn(response.tool_calls)
             self._count(usage)
-            return self._read(response)
+            turn = self._read(response)
+            self._pay()
+            return turn
 
     @fail_closed(_ruled)
     def call(self, call: ToolCall) -> Ruling:
@@ -268,21 +301,28 @@ class HostRun:
                 self._open_response(keep=True)
             if self.ended:
                 return self._not_run(call)
-            return self._judge((call,), {call.id: call}).rulings[0]
+            ruling = self._judge((call,), {call.id: call}).rulings[0]
+            self._pay()
+            return ruling
 
     @fail_closed(_ruled)
-    def approve(self, call_id: str, approved: bool, digest: str | None = None) -> Ruling:
-        """Report what a human said about a call that was asked about; only `True` lets it run.
+    def approve(self, call_id: str, approved: bool | None, digest: str | None = None, *, said: str = "") -> Ruling:
+        """Report what a human answered about a call that was asked about; only `True` lets it run.
 
-        With the `digest` of the ruling that was shown, an approval of another call counts as none.
+        `None`: nobody could be asked after all. With the `digest` of the ruling that was shown, an approval of another
+        call counts as none. What the human `said` follows the text of a refusal.
         """
         with self._lock:
             item = self._find(call_id)
             if item is None or not item.ask:
                 raise UsageError(f"nothing is being asked about call {call_id!r}")
             item.ask = False
-            if approved is not True or digest not in (None, _identity(item.call)):
-                self._refuse(item, "denied", "refused_by_human", {"rule": item.rule})
+            runs = approved is True and digest in (None, _identity(item.call))
+            answer: HumanAnswer = "approved" if runs else "nobody" if approved is None else "refused"
+            self.run.human_answered(item.call, answer, item.rule)
+            if not runs:
+                code = "nobody_to_ask" if approved is None else "refused_by_human"
+                self._refuse(item, "denied", code, {"rule": item.rule}, said=said)
                 ruling = self._ruling(item)
                 self._report()
                 return ruling
@@ -317,13 +357,16 @@ class HostRun:
                 return self._late(call_id, result)
             if item.result is not None:
                 raise UsageError(f"call {call_id!r} was refused, and has its answer")
-            item.ask = False  # a host that does not tell what its human said: the call ran, so it was approved
+            if item.ask:  # a host that does not tell what its human said: the call ran, so it was approved
+                item.ask = False
+                self.run.human_answered(item.call, "approved", item.rule)
             self._report(before=item)
             told = self._report_one(item, result)
             self._report()
+            self._pay()
             return told
 
-    @fail_closed(lambda error, host_run, *_, **__: host_run.give_up(error))
+    @fail_closed(lambda error, host_run, /, *_, **__: host_run.give_up(error))
     def end(self, status: OutcomeStatus | None = None, *, output: str = "", error: str = "") -> Outcome:
         """Report that the host ends the run; return its outcome. A run that has ended keeps the one it has.
 
@@ -346,13 +389,32 @@ class HostRun:
         if self.strict and isinstance(error, UsageError):
             raise error
         self.state.failures += 1
-        return StopReason(ADAPTER_FAILED, "", action="deny", message=FAILED_TEXT, iteration=self.run.state.iteration)
+        iteration = self.run.state.iteration
+        if self.state.failures < MOST_FAILURES:
+            return StopReason(ADAPTER_FAILED, "", action="deny", message=FAILED_TEXT, iteration=iteration)
+        stop = StopReason(ADAPTER_FAILED, "", action="stop", message=FAILED_TEXT, iteration=iteration)
+        self._fail(stop, error)
+        return stop
 
     def give_up(self, error: Exception) -> Outcome:
         """Return the outcome of a run whose end could not be reported."""
-        if self.state.outcome is None:
-            self.state.outcome = Outcome("failed", stop=self.failed(error), error=f"{type(error).__name__}: {error}")
+        self._fail(self.failed(error), error)
+        assert self.state.outcome is not None
         return self.state.outcome
+
+    def _fail(self, stop: StopReason, error: Exception) -> None:
+        """End the run as failed, unless it has ended; observers and journal are told if they can be."""
+        if self.state.outcome is None:
+            self.state.outcome = Outcome(
+                "failed", stop=stop, error=fault_text(error), calls=self.run.state.calls, executed=self.state.executed
+            )
+            self._tell_end(self.state.outcome)
+
+    @fail_closed(lambda *_, **__: None)
+    def _tell_end(self, outcome: Outcome) -> None:
+        with self._lock:
+            self.run.end(outcome)
+            self._pay()
 
     # ---- rounds
 
@@ -381,8 +443,11 @@ class HostRun:
 
     def _request(self, request: ModelRequest) -> ModelRequest | None:
         """Have a request judged; return the changed one, if a rule changed it and the host can send it."""
+        self._reserve(self.run.needs_of_request())
         decision = self.run.before_model_call(request)
         if isinstance(decision.control, _END_ACTIONS):
+            if self.run.state.shared is not None:
+                self.run.state.shared.unsent()
             self._end_now(decision)
         elif isinstance(decision.control, WindDown):
             self._wind_down(decision, self.run.state.iteration - 1)
@@ -405,11 +470,13 @@ class HostRun:
 
     def _complete(self, item: OpenCall) -> None:
         """Answer a call of which nothing was heard: it did not run, unless the host never tells of results."""
-        item.ask = False
+        asked, item.ask = item.ask, False
         if "after_tool_call" in self.host.silent:
             self.state.executed += 1
             item.result = ToolResult(item.call.id, "")
         else:
+            if asked:
+                self.run.human_answered(item.call, "nobody", item.rule)
             self._refuse(item, "cancelled", "cancelled", {})
 
     def _close_round(self) -> None:
@@ -476,6 +543,9 @@ class HostRun:
             if self.state.ending is not None:
                 return self._stopped_turn(response)
         self.state.text = verdict.text or self.state.text
+        if response.finish_reason == PAUSED and not verdict.calls:
+            self._close_round()
+            return Turn("ended" if self.ended else "calls", text=verdict.text, stop=self.stop)
         if not verdict.usable:
             return self._unusable(response, WARNING_KINDS[verdict.kind], verdict.reason)
         if verdict.final and not verdict.text.strip() and verdict.reason != ANSWERED:
@@ -495,7 +565,7 @@ class HostRun:
         """Take a text for the answer; calls that a rule took out of the response do not run."""
         items = [OpenCall(call) for call in response.tool_calls]
         for item in items:
-            self._refuse(item, "not_run", "not_run", {"rule": ""})
+            self._refuse(item, "not_run", "not_run", {"rule": "", "alone": True})
         self.state.final = True
         self._close_round()
         return Turn("final", tuple(map(self._ruling, items)), text)
@@ -546,6 +616,7 @@ class HostRun:
         response does not run.
         """
         state, run = self.state, self.run
+        self._reserve(run.needs_of_calls(tuple(read.values())))
         run.state.batches += 1
         batch = f"batch-{run.state.batches}"
         items: list[OpenCall] = []
@@ -553,7 +624,7 @@ class HostRun:
         for index, call in enumerate(sent):
             if call.id not in read:
                 item = OpenCall(call)
-                self._refuse(item, "not_run", "not_run", {"rule": ""})
+                self._refuse(item, "not_run", "not_run", {"rule": "", "alone": True})
             else:
                 judged = read[call.id] if "rewrite" in self.host.can else call
                 decision = run.before_tool_call(judged, Batch(batch, index))
@@ -578,7 +649,7 @@ class HostRun:
     def _judged(self, sent: ToolCall, judged: ToolCall, decision: Decision) -> OpenCall:
         call = decision.changed or judged
         changed = decision.changed is not None or _identity(judged) != _identity(sent)
-        item = OpenCall(call, changed=changed, rule=decision.decided_by)
+        item = OpenCall(call, changed=changed, rule=decision.decided_by, at=decision.at)
         control = decision.control
         if isinstance(control, Deny):
             from policyengine.history.build import refusal
@@ -595,6 +666,9 @@ class HostRun:
             item.ask, item.question = True, decision.message
         elif isinstance(control, Ask):
             self._refuse(item, "denied", "nobody_to_ask", {"rule": decision.decided_by})
+            self.run.human_answered(item.call, "nobody", item.rule)
+        if item.result is not None and not isinstance(control, Deny) and item.result.error is not None:
+            self.run.set_aside(item.call, item.result.error.code)
         return item
 
     def _tell_by_refusal(self, item: OpenCall) -> None:
@@ -605,9 +679,16 @@ class HostRun:
         item.result = ToolResult(item.call.id, text, "denied", ToolError("note", text, True))
 
     def _refuse(
-        self, item: OpenCall, kind: str, code: str, variables: dict[str, Any], status: Status | None = None
+        self,
+        item: OpenCall,
+        kind: str,
+        code: str,
+        variables: dict[str, Any],
+        status: Status | None = None,
+        said: str = "",
     ) -> None:
         text = self.run.snapshot.templates.render(kind, {"tool": item.call.name, **variables})
+        text = f"{text}\n{said}" if said.strip() else text
         status = status or ("denied" if kind == "denied" else "not_run")
         item.result = ToolResult(item.call.id, text, status, ToolError(code, text, False))
 
@@ -619,8 +700,11 @@ class HostRun:
             if item.result is not None or item.reported:
                 continue
             if ending is not None:
-                self._refuse(item, "not_run", "not_run", {"rule": ending.rule})
+                item.rule, item.at = ending.rule, ending.at
+                self._refuse(item, "not_run", "not_run", {"rule": ending.rule, "alone": len(items) == 1})
             else:
+                if self.state.winding_down is not None:
+                    item.rule, item.at = self.state.winding_down.rule, self.state.winding_down.at
                 self._refuse(item, "wind_down.refuse", "wind_down", {})
 
     def _ruling(self, item: OpenCall) -> Ruling:
@@ -629,16 +713,16 @@ class HostRun:
         if result is None:
             action: Any = "ask" if item.ask else "run"
             text = item.question if item.ask else ""
-            return Ruling(call, action, text, "", item.rule, item.changed, digest)
+            return Ruling(call, action, text, "", item.rule, item.changed, digest, item.at)
         code = result.error.code if result.error else ""
         action = "not_run" if result.status == "not_run" else "refuse"
-        return Ruling(call, action, self._told(call, result).text, code, item.rule, item.changed, digest)
+        return Ruling(call, action, self._told(call, result).text, code, item.rule, item.changed, digest, item.at)
 
     def _not_run(self, call: ToolCall) -> Ruling:
         """Return the ruling on a call after the end of the run."""
-        rule = self.stop.rule if self.stop is not None else ""
-        text = self.run.snapshot.templates.render("not_run", {"tool": call.name, "rule": rule})
-        return Ruling(call, "not_run", text, "not_run", rule)
+        rule, at = (self.stop.rule, self.stop.at) if self.stop is not None else ("", "")
+        text = self.run.snapshot.templates.render("not_run", {"tool": call.name, "rule": rule, "alone": True})
+        return Ruling(call, "not_run", text, "not_run", rule, at=at)
 
     # ---- results
 
@@ -691,7 +775,8 @@ class HostRun:
 
     def _told(self, call: ToolCall, result: ToolResult) -> ToolResult:
         """Return a result in the form the policy wants (`tool_results`), where the host can change its text."""
-        text = self.run.envelope(call, result) if "rewrite_result" in self.host.can else ""
+        shown = "rewrite_result" in self.host.can and not result.beside  # an envelope has no place for an image
+        text = self.run.envelope(call, result) if shown else ""
         return msgspec.structs.replace(result, text=text) if text else result
 
     def _find(self, call_id: str) -> OpenCall | None:
@@ -752,7 +837,25 @@ class HostRun:
         # Before anybody is told: whatever an observer does, nothing runs from here on.
         state.outcome = outcome
         run.end(outcome)
+        self._pay()
         return outcome
+
+    # ---- shared pools
+
+    def _reserve(self, needs: tuple[Need, ...]) -> None:
+        """Reserve of shared pools what comes next, before the rules judge it."""
+        if not needs:
+            return
+        if self.ledger is None:  # a policy that came into force during the run has pools, the one before had none
+            self.run.shared(all_down(needs))
+            return
+        self.run.shared(self.ledger.perform(needs, self.run.take_dues(), self.run.state.run_id))
+
+    def _pay(self) -> None:
+        """Settle what the run owes to shared pools."""
+        dues = self.run.take_dues()
+        if dues and self.ledger is not None:
+            self.ledger.perform((), dues, self.run.state.run_id)
 
 
 def _identity(call: ToolCall) -> str:

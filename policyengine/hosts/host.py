@@ -47,12 +47,14 @@ class Host(msgspec.Struct, frozen=True):
     """A framework that runs agents, or a loop written by hand.
 
     `can` are its `ABILITIES`. `silent` are the hook points about which it reports nothing, so that rules are never
-    asked there; requests are never silent, because a response or a call tells that there was one.
+    asked there; requests are never silent, because a response or a call tells that there was one. `shares` says
+    whether it can be given a ledger, for what rules count together with other processes.
     """
 
     name: str
     can: frozenset[str] = ALL
     silent: frozenset[str] = frozenset()
+    shares: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a slip in a name: it would take an ability away, or promise one, unseen."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, NotRequired, TypedDict
+from uuid import uuid4
 
 import msgspec
 from langchain.agents.middleware import (
@@ -31,7 +32,8 @@ from langchain.agents.middleware import (
 from langchain.agents.middleware.types import OmitFromInput, PrivateStateAttr
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
-from langgraph.errors import GraphBubbleUp
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
@@ -50,6 +52,8 @@ from policyengine.messages import Compaction, ToolCall, ToolError
 from policyengine.policy.model import Policy
 from policyengine.run import SavedRun
 from policyengine.runstate import Conversation
+from policyengine.shared.account import check_ledger
+from policyengine.shared.pools import Reserving
 from policyengine.subagent import running, runs_above
 from policyengine.toolset import failure_of, result_of
 
@@ -74,11 +78,15 @@ class PolicyState(TypedDict):
     policy_outcome: NotRequired[Annotated[dict[str, Any] | None, OmitFromInput]]
 
 
+class WrongAnswerError(UsageError):
+    """An interrupt was resumed with what is no answer to its questions; resume it again."""
+
+
 class _Live(msgspec.Struct):
-    """A run, and the number of the state that was written of it last."""
+    """A run, and the mark of the state that was written of it last: each branch of a thread has a mark of its own."""
 
     run: HostRun
-    version: int = 0
+    version: str = ""
 
 
 def _crashed(error: Exception, *_: Any, **__: Any) -> Update:
@@ -117,6 +125,7 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
         attended: whether an interrupt reaches a human (needs a checkpointer); otherwise what would be asked is refused.
         models: the models that a rule may choose, by name.
         shared: whether an agent that is a tool of another shares the conversation of its parent.
+        ledger: reserves what rules count together with other processes (`docs/fleets.md`).
 
     Attributes: `warnings` are the problems of the policy on this host that forbid nothing.
 
@@ -134,15 +143,19 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
         attended: bool = True,
         models: Mapping[str, BaseChatModel] | None = None,
         shared: bool = True,
+        ledger: Reserving | None = None,
     ) -> None:
         super().__init__()
         self.engine = policy if isinstance(policy, Engine) else Engine(policy)
         self.warnings = require(self.engine.snapshot, HOST)
+        check_ledger(self.engine.snapshot.shared, ledger)
+        self.ledger = ledger
         self.agent = agent
         self.attended = attended
         self.models = dict(models or {})
         self.shared = shared
         self._live: OrderedDict[str, _Live] = OrderedDict()
+        self._conversations: OrderedDict[str, Conversation] = OrderedDict()
         self._lock = threading.Lock()
 
     # ---- the run
@@ -153,22 +166,27 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
         if not kept:
             raise UsageError("the state of the graph holds no run of the policy engine")
         with self._lock:
-            live = self._live.get(kept["run"])
-            if live is None or live.version != kept["version"]:
-                run = HostRun.resume(self.engine, HOST, kept["saved"].encode(), attended=self.attended)
+            live = self._live.get(kept["version"])
+            if live is None:
+                saved = kept["saved"].encode()
+                run = HostRun.resume(self.engine, HOST, saved, attended=self.attended, ledger=self.ledger)
                 live = self._keep(_Live(run, kept["version"]))
             return live
 
     def _keep(self, live: _Live) -> _Live:
-        self._live[live.run.run.state.run_id] = live
+        self._live[live.version] = live
         while len(self._live) > MOST_LIVE:
             self._live.popitem(last=False)
         return live
 
     def written(self, live: _Live, **update: Any) -> dict[str, Any]:
         """Return an update of the state that holds the run as it is now."""
-        live.version += 1
+        live.run.state.recent.clear()  # no result comes later than its step, and what calls hold may be whole files
         run, saved = live.run, live.run.save().decode()
+        with self._lock:
+            self._live.pop(live.version, None)
+            live.version = uuid4().hex
+            self._keep(live)
         return {
             **update,
             KEY: {"run": run.run.state.run_id, "version": live.version, "ended": run.ended, "saved": saved},
@@ -190,11 +208,18 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
     def _begin(self, state: Any) -> Update:
         conversation = self._conversation(state)
         above = runs_above()
+        thread = "" if above else _thread()
         if self.shared and above:
             conversation = above[-1].conversation
-        run = HostRun(self.engine, HOST, attended=self.attended, agent=self.agent, conversation=conversation)
-        with self._lock:
-            live = self._keep(_Live(run))
+        elif conversation is None:  # a node of another graph keeps no state between invocations
+            conversation = self._conversations.get(thread)
+        how: dict[str, Any] = {"attended": self.attended, "ledger": self.ledger}
+        run = HostRun(self.engine, HOST, **how, agent=self.agent, conversation=conversation)
+        live = _Live(run)
+        if thread:
+            self._conversations[thread] = run.run.conversation
+            while len(self._conversations) > MOST_LIVE:
+                self._conversations.popitem(last=False)
         messages = _all_answered(state["messages"], run)
         if run.begin(forms.task_of(state["messages"])).action == "end":
             return self.written(live, messages=[*messages, self.ending(run)], jump_to="end", **{OUTCOME: None})
@@ -209,7 +234,7 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
             return decode(kept["saved"].encode(), SavedRun).conversation
         previous = self.load(state).run
         previous.end()
-        self._live.pop(kept["run"], None)
+        self._live.pop(kept["version"], None)
         return previous.run.conversation
 
     @hook_config(can_jump_to=["end"])
@@ -238,6 +263,18 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
             if message is not None and not forms.is_ours(message):
                 run.answer_result(call.id, _result(call, message))
 
+    def _answered_before(self, run: HostRun, answers: Mapping[str, ToolMessage]) -> None:
+        """Report calls that other middleware answered in the place of their tools: none of them ran."""
+        for call in run.open_calls:
+            message = answers.get(call.id)
+            if message is None or forms.is_ours(message):
+                continue
+            result, executed = _result(call, message), run.state.executed
+            if result.status == "error":
+                result = msgspec.structs.replace(result, status="denied")
+            run.answer_result(call.id, result)
+            run.state.executed = executed
+
     @hook_config(can_jump_to=["end", "model"])
     def after_model(self, state: Any, runtime: Runtime[Any]) -> Update:
         """Ask about calls, answer the calls of a response that is not used, end the run."""
@@ -248,13 +285,14 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
         """Ask about calls, answer the calls of a response that is not used, end the run."""
         return self._after(state)
 
-    @fail_closed(_crashed_after, passing=(GraphBubbleUp,))
+    @fail_closed(_crashed_after, passing=(GraphBubbleUp, WrongAnswerError))
     def _after(self, state: Any) -> Update:
         live = self.load(state)
         response, answers = forms.last_response(state["messages"])
         judged = live.run.state.extra
         if response is None or not judged or judged["message"] != response.id:
             return None  # a response that others made: its calls are judged one by one
+        self._answered_before(live.run, answers)
         rulings = [msgspec.convert(kept, Ruling) for kept in judged["rulings"]]
         rest = [ruling for ruling in rulings if ruling.call.id not in answers]
         texts: list[Any] = [forms.refusal(ruling.call, ruling.text) for ruling in rest]
@@ -265,18 +303,22 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
                 texts.append(RemoveMessage(id=response.id))
             return self.written(live, messages=texts, jump_to="model")
         asked = [ruling for ruling in rest if ruling.action == "ask"]
-        return self._ask(live, asked, rulings) if asked else None
+        if asked:
+            self._ask(live, asked, rulings)
+            rest = [ruling for ruling in rulings if ruling.call.id not in answers]
+        if rest and not any(ruling.runs for ruling in rest):
+            # Here, not at the tools: after a tool with `return_direct` a refusal would be the answer of the agent.
+            return self.written(live, messages=[forms.refusal(ruling.call, ruling.text) for ruling in rest])
+        return self.written(live) if asked or answers else None
 
-    def _ask(self, live: _Live, asked: list[Ruling], rulings: list[Ruling]) -> Update:
+    def _ask(self, live: _Live, asked: list[Ruling], rulings: list[Ruling]) -> None:
         """Ask a human about calls, all at once, in the form of `HumanInTheLoopMiddleware`."""
-        calls = [{"name": one.call.name, "args": one.call.args, "description": one.text} for one in asked]
+        calls = [{"name": one.call.name, "args": one.call.args, "description": one.shown} for one in asked]
         allowed = [{"action_name": one.call.name, "allowed_decisions": ["approve", "reject"]} for one in asked]
-        said = _decisions(interrupt({"action_requests": calls, "review_configs": allowed}))
-        for number, ruling in enumerate(asked):
-            approved = number < len(said) and said[number] is True
-            rulings[rulings.index(ruling)] = live.run.approve(ruling.call.id, approved)
+        said = _answered({"action_requests": calls, "review_configs": allowed})
+        for (approved, message), ruling in zip(said, asked, strict=True):
+            rulings[rulings.index(ruling)] = live.run.approve(ruling.call.id, approved, said=message)
         live.run.state.extra = {**live.run.state.extra, "rulings": forms.plain(rulings)}
-        return self.written(live)
 
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> Update:
         """End the run, and tell how (`policy_outcome`)."""
@@ -290,11 +332,16 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
     def _end(self, state: Any) -> Update:
         live = self.load(state)
         self.catch_up(live.run, state["messages"])
-        last = state["messages"][-1]
         # A tool with `return_direct` ends the agent: its result is the answer.
-        outcome = live.run.end(output=forms.text_of(last) if isinstance(last, ToolMessage) else "")
-        update = self.written(live, **{OUTCOME: forms.plain(msgspec.structs.asdict(outcome))})
-        self._live.pop(live.run.run.state.run_id, None)
+        last = isinstance(state["messages"][-1], ToolMessage)
+        _, answers = forms.last_response(state["messages"])
+        direct = [forms.text_of(message) for message in answers.values() if last and not forms.is_ours(message)]
+        outcome = live.run.end(output=direct[0] if direct else "")
+        told = forms.plain(msgspec.structs.asdict(outcome))
+        if outcome.stop is not None:
+            told["stop"]["action"] = outcome.stop.action  # also where it is the usual one
+        update = self.written(live, **{OUTCOME: told})
+        self._live.pop(live.version, None)
         return update
 
     def ending(self, run: HostRun) -> AIMessage:
@@ -373,12 +420,15 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
 
     def _ruling(self, live: _Live, call: ToolCall) -> Ruling:
         """Return the ruling on a call: that of its batch, or a new one where somebody made or changed it since."""
-        judged = live.run.state.extra
+        judged, other = live.run.state.extra, CHANGED
         if judged and judged["sent"].get(call.id) == [call.name, call.args]:
-            return msgspec.convert(next(one for one in judged["rulings"] if one["call"]["id"] == call.id), Ruling)
-        ruling = live.run.call(msgspec.structs.replace(call, id=call.id + CHANGED))
+            kept = msgspec.convert(next(one for one in judged["rulings"] if one["call"]["id"] == call.id), Ruling)
+            if not kept.runs or any(call.id == one.id for one in live.run.open_calls):
+                return kept
+            other = f"-again-{uuid4().hex[:8]}"  # it has its result: somebody runs it once more
+        ruling = live.run.call(msgspec.structs.replace(call, id=call.id + other))
         # A question belongs to the batch, and its time is over.
-        return live.run.approve(ruling.call.id, False) if ruling.action == "ask" else ruling
+        return live.run.approve(ruling.call.id, None) if ruling.action == "ask" else ruling
 
     @fail_closed(lambda *_, **__: None)
     def _failed(self, live: _Live, ruling: Ruling, error: Exception, duration_s: float) -> None:
@@ -428,6 +478,8 @@ class _Exchange:
 
     def _fail(self, error: Exception | None = None) -> None:
         self.sending = None
+        if error is not None and self.live is not None:
+            self.live.run.give_up(error)
         self.result = ModelResponse(result=[_closing(FAILED_TEXT, ADAPTER_FAILED)])
 
     @fail_closed(lambda error, exchange, *_: exchange._fail(error), passing=(GraphBubbleUp,))
@@ -549,6 +601,14 @@ class _Exchange:
         self._finish([message, *others], response.structured_response)
 
 
+def _thread() -> str:
+    """Return the thread that is invoked; empty where there is none."""
+    try:
+        return str(get_config().get("configurable", {}).get("thread_id") or "")
+    except RuntimeError:
+        return ""
+
+
 def _sent(request: ToolCallRequest) -> ToolCall:
     call = request.tool_call
     return ToolCall(call["id"] or "", call["name"], args=call["args"])
@@ -568,19 +628,47 @@ def _answers(message: Any, request: ToolCallRequest) -> bool:
 def _result(call: ToolCall, message: ToolMessage, duration_s: float | None = None, *, unknown: bool = False) -> Any:
     """Return a tool message as a result; errors of LangChain come as messages, not as exceptions."""
     text = forms.text_of(message)
-    result = result_of(call, text, duration_s)
+    result = msgspec.structs.replace(result_of(call, text, duration_s), beside=forms.beside_of(message))
     if message.status != "error" or result.status != "ok":
         return result
     error = ToolError("unknown_tool" if unknown else "tool_error", text)
     return msgspec.structs.replace(result, status="error", error=error)
 
 
-def _decisions(said: Any) -> list[bool]:
-    """Return what a human said, in order; only a plain approval lets a call run."""
-    if isinstance(said, bool):
-        return [said]
-    decisions = said.get("decisions", ()) if isinstance(said, Mapping) else said if isinstance(said, list) else ()
-    return [one is True or (isinstance(one, Mapping) and one.get("type") == "approve") for one in decisions]
+def _answered(questions: dict[str, Any]) -> list[tuple[bool, str]]:
+    """Ask a human, and return what was said. An answer that is none raises, and the next one is taken instead of it."""
+    said = interrupt(questions)
+    while True:
+        try:
+            return _decisions(said, len(questions["action_requests"]))
+        except WrongAnswerError as error:
+            try:
+                said = interrupt(questions)  # the graph keeps the wrong answer: one that came after it is the next
+            except GraphInterrupt:
+                raise error from None
+
+
+def _decisions(said: Any, wanted: int) -> list[tuple[bool, str]]:
+    """Return what a human said to each question, with the message for the model; only an approval lets a call run.
+
+    Raises:
+        WrongAnswerError: it is no answer to these questions; the interrupt waits on for another one.
+    """
+    decisions = said.get("decisions") if isinstance(said, Mapping) else [said] if isinstance(said, bool) else said
+    if not isinstance(decisions, list | tuple):
+        raise WrongAnswerError(f'resume with {{"decisions": [...]}}, one for each question, not {said!r:.80}')
+    if len(decisions) != wanted:
+        raise WrongAnswerError(f"there are {wanted} questions, and {len(decisions)} decisions")
+    return [_decision(one) for one in decisions]
+
+
+def _decision(one: Any) -> tuple[bool, str]:
+    if isinstance(one, bool):
+        return one, ""
+    kind = one.get("type") if isinstance(one, Mapping) else None
+    if kind not in ("approve", "reject"):
+        raise WrongAnswerError(f"the type of a decision is approve or reject, not {kind!r}")
+    return kind == "approve", str(one.get("message") or "") if kind == "reject" else ""
 
 
 def _all_answered(messages: Sequence[AnyMessage], run: HostRun) -> list[Any]:

@@ -14,6 +14,7 @@ import msgspec
 from langchain.agents.middleware import ModelRequest as LangChainRequest
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from policyengine.identity import content_mark
 from policyengine.messages import Message, ModelRequest, ToolCall, ToolSpec, Usage
 
 SOURCE = "policyengine"
@@ -23,6 +24,19 @@ SOURCE = "policyengine"
 def text_of(message: BaseMessage) -> str:
     """Return the text of a message, without images and other parts."""
     return str(message.text)
+
+
+def beside_of(message: BaseMessage) -> str:
+    """Return what stands for the parts of a message that are no text, the same for the same parts."""
+    if isinstance(message.content, str):
+        return ""
+    parts = [part for part in message.content if isinstance(part, dict) and part.get("type") != "text"]
+    return " ".join(content_mark(str(part.get("type")), _without_ids(part)) for part in parts)
+
+
+def _without_ids(part: dict[str, Any]) -> str:
+    said = {key: value for key, value in part.items() if key not in ("id", "index")}
+    return json.dumps(said, sort_keys=True, default=str)
 
 
 def note_message(text: str, rule: str) -> HumanMessage:

@@ -36,6 +36,7 @@ from agents import (
     ToolGuardrailFunctionOutput,
     ToolInputGuardrail,
     ToolOutputGuardrail,
+    ToolsToFinalOutputResult,
     Usage,
     function_tool,
     handoff,
@@ -56,6 +57,7 @@ from policyengine.policy.model import Policy
 from policyengine.runstate import StopReason
 from policyengine.subagent import envelope, running, runs_above
 from policyengine.toolset import failure_of, result_of, timeout_of
+from policyengine.workers import fault_text
 
 HOST = HOSTS["openai_agents"]
 
@@ -71,7 +73,7 @@ class PolicyRun:
     """One run of an agent under a policy: `run`, `run_sync` and `run_streamed` are those of `Runner`.
 
     The agent itself stays as it is; `agent` is the guarded one. Give its result's `RunState` to `run` to go on after
-    approvals. For another task, make another one.
+    approvals. For another task, make another one; `question` says what a rule asks about an interruption.
 
     Args:
         agent: what `Runner.run` would be given.
@@ -79,7 +81,8 @@ class PolicyRun:
         attended: whether interruptions reach a human; otherwise what would be asked is refused.
         unguarded: names of tools that run outside these guards all the same: hosted ones, computers, shells.
         saved: what `save` returned, to go on in another process.
-        options: those of `Engine.start_run` (`run_id`, `conversation`).
+        options: those of `Engine.start_run` (`run_id`, `conversation`), and `ledger`, which reserves what rules count
+            together with other processes (`docs/fleets.md`).
 
     Attributes: `warnings` are the problems of the policy on this host that forbid nothing.
 
@@ -103,7 +106,7 @@ class PolicyRun:
         if saved is None:
             self.host = HostRun(self.engine, HOST, attended=attended, **{"agent": agent.name, **options})
         else:
-            self.host = HostRun.resume(self.engine, HOST, saved, attended=attended)
+            self.host = HostRun.resume(self.engine, HOST, saved, attended=attended, ledger=options.get("ledger"))
         self.memory: dict[str, Any] = self.host.state.extra or {"rulings": [], "notes": [], "cleared": []}
         self.host.state.extra = self.memory
         self._unguarded = frozenset(unguarded)
@@ -157,6 +160,10 @@ class PolicyRun:
 
     def _begin(self, given: Any) -> None:
         if not isinstance(given, RunState):
+            if self.host.ended:
+                raise UsageError(
+                    "this PolicyRun has ended: for another task make another one (they may share an Engine)"
+                )
             self.host.begin(forms.task_of(given))
 
     def finish(self, result: Any = None, *, status: OutcomeStatus | None = None, error: str = "") -> Outcome | None:
@@ -168,7 +175,7 @@ class PolicyRun:
 
     def _broken(self, error: BaseException) -> None:
         status: OutcomeStatus = "failed" if isinstance(error, Exception) else "cancelled"
-        self.finish(status=status, error=f"{type(error).__name__}: {error}")
+        self.finish(status=status, error=fault_text(error))
 
     @property
     def outcome(self) -> Outcome | None:
@@ -180,8 +187,14 @@ class PolicyRun:
         """Why the run ended, where a rule ended it."""
         return self.host.stop
 
+    def question(self, item: Any) -> str:
+        """Return what a rule asks about an interruption, with the rule and where it stands; empty where none asks."""
+        ruling = self._ruling(str(get(item.raw_item, "call_id") or ""))
+        return ruling.shown if ruling is not None and ruling.action == "ask" else ""
+
     def save(self) -> bytes:
         """Return the run, to be kept beside the SDK's `RunState`."""
+        self.host.state.recent.clear()  # no result comes late to a run that waits, and calls may hold whole files
         return self.host.save()
 
     # ---- guarding
@@ -192,6 +205,8 @@ class PolicyRun:
         if known is not None:
             return known[1]
         made = agent.clone(tools=[self._tool(tool) for tool in agent.tools], handoffs=[])
+        if made.tool_use_behavior != "run_llm_again":
+            made.tool_use_behavior = _Behaviour(self, made.tool_use_behavior)
         if isinstance(made.model, Model):
             made.model = self.wrapped(made.model)
         self._agents[id(agent)] = (agent, made)
@@ -271,7 +286,7 @@ class PolicyRun:
         """Return the ruling on the hand-off that the SDK takes: the first one of a response."""
         ruling = next((one for one in self._rulings() if one.call.name == name), None)
         if ruling is not None and ruling.action == "ask":  # the SDK asks nobody about a hand-off
-            return self.host.approve(ruling.call.id, False)
+            return self.host.approve(ruling.call.id, None)
         return ruling
 
     @fail_closed(lambda error, run, ruling, text: text)
@@ -301,7 +316,7 @@ class PolicyRun:
         if ruling is None:
             ruling = self.host.call(read_call(call_id, context.tool_name, context.tool_arguments))
             if ruling.action == "ask":  # the time to ask is over
-                ruling = self.host.approve(call_id, False)
+                ruling = self.host.approve(call_id, None)
             self._rule([*self._rulings(), ruling])
         if ruling.action == "ask" and context.is_tool_approved(context.tool_name, call_id) is True:
             ruling = self._approved(call_id, True)
@@ -333,7 +348,7 @@ class PolicyRun:
         ruling = self._ruling(call_id)
         if ruling is None or not ruling.runs:
             return ToolGuardrailFunctionOutput.allow()
-        text = forms.text_of(data.output)
+        text = forms.result_text(data.output)
         error, late = self._errors.pop(call_id, None), self._late.pop(call_id, None)
         if late is not None:
             result = timeout_of(ruling.call, text, late)
@@ -341,8 +356,15 @@ class PolicyRun:
             result = msgspec.structs.replace(failure_of(ruling.call, error), text=text)
         else:
             result = result_of(ruling.call, text)
+        result = msgspec.structs.replace(result, beside=forms.beside_of(data.output))
         told = self.host.answer_result(call_id, result)
-        return ToolGuardrailFunctionOutput.allow() if told.text == text else _reject(told.text)
+        # An image, a file or any other value stays as it is, unless a rule gave a text for it.
+        return ToolGuardrailFunctionOutput.allow() if told.text == result.text else _reject(told.text)
+
+    def ran(self, call_id: str) -> bool:
+        """Return whether a call was allowed to run, as far as anything is known of it."""
+        ruling = self._ruling(call_id)
+        return ruling is None or ruling.runs
 
     @fail_closed(lambda *_, **__: None)
     def raised(self, call_id: str, error: Exception) -> None:
@@ -407,6 +429,28 @@ class _Invoker:
             raise
 
 
+class _Behaviour:
+    """What the agent's `tool_use_behavior` says of the calls that ran: a refusal is never its final output."""
+
+    def __init__(self, run: PolicyRun, theirs: Any) -> None:
+        self._run = run
+        self._theirs = theirs
+
+    async def __call__(self, context: Any, results: list[Any]) -> ToolsToFinalOutputResult:
+        theirs = self._theirs
+        ran = [one for one in results if self._run.ran(str(get(getattr(one.run_item, "raw_item", None), "call_id")))]
+        if not ran:
+            return ToolsToFinalOutputResult(is_final_output=False)
+        if callable(theirs):
+            said = theirs(context, ran)
+            judged: ToolsToFinalOutputResult = await said if inspect.isawaitable(said) else said
+            return judged
+        if isinstance(theirs, dict):
+            names = theirs.get("stop_at_tool_names", [])
+            ran = [one for one in ran if one.tool.name in names or one.tool.qualified_name in names]
+        return ToolsToFinalOutputResult(is_final_output=bool(ran), final_output=ran[0].output if ran else None)
+
+
 class _Ending(RunHooks[Any]):
     """Ends the run where the SDK has its final output; everything else is the user's own hooks."""
 
@@ -459,8 +503,9 @@ class _Exchange:
         text = host.farewell or (host.outcome.output if host.outcome is not None else "") or FAILED_TEXT
         return [forms.ending_item(text, structured=self.structured)]
 
-    def failed(self) -> list[Any]:
-        """Return the output that ends the run after a failure of ours."""
+    def failed(self, error: Exception) -> list[Any]:
+        """End the run after a failure of ours; return the output that ends it."""
+        self.run.host.give_up(error)
         return [forms.ending_item(FAILED_TEXT, structured=self.structured)]
 
     @fail_closed(lambda error, exchange: exchange.run.host.give_up(error) and None)
@@ -468,8 +513,9 @@ class _Exchange:
         """Return what to send; `None` where the run is over."""
         host, memory = self.run.host, self.run.memory
         for tool in self.tools:
-            if isinstance(tool, FunctionTool) and not isinstance(tool.on_invoke_tool, _Invoker):
-                raise UsageError(f"tool {tool.name!r} is not guarded")
+            guarded = isinstance(tool, FunctionTool) and isinstance(tool.on_invoke_tool, _Invoker)
+            if not guarded and (isinstance(tool, FunctionTool) or tool.name not in self.run._unguarded):
+                raise UsageError(f"tool {tool.name!r} came during the run, and nothing guards it")
         self._catch_up()
         host.tools = self.names
         move = host.before_model(self._request())
@@ -501,13 +547,15 @@ class _Exchange:
         tools = tuple(ToolSpec(tool.name, get(tool, "description") or "") for tool in self.tools)
         return ModelRequest(messages, tools)
 
-    @fail_closed(lambda error, exchange, *_: exchange.failed())
+    @fail_closed(lambda error, exchange, *_: exchange.failed(error))
     def take(self, output: list[Any], usage: Any) -> list[Any] | None:
         """Have a response judged; return the output to act on, or `None` to ask once more."""
         sent = forms.calls_in(output)
         text = forms.said_in(output)
+        outside = forms.outside_in(output)
+        marks = " ".join(map(forms.mark_of_item, outside))
         turn = self.run.host.after_model(
-            text,
+            f"{text}\n{marks}".strip() if outside and not sent else text,
             [forms.call_of(item) for item in sent],
             reasoning=forms.thought_in(output),
             usage=forms.usage_of(usage),
@@ -523,6 +571,10 @@ class _Exchange:
             return None
         if turn.kind == "ended" and not sent:
             return self.ending()
+        if turn.kind == "ended":
+            output = [item for item in output if item not in outside]
+        elif outside:
+            self.run.host.state.final = False  # it is no answer: the SDK runs what it calls, and asks again
         for item, ruling in zip(sent, turn.rulings, strict=True):
             item.call_id = ruling.call.id
             if not isinstance(forms.call_of(item).args, dict):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from agents import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -23,9 +24,20 @@ from openai.types.responses import (
 
 from policyengine import messages as ours
 from policyengine.hosts.shapes import get, read_call
+from policyengine.identity import content_mark
 
 ENDING_ID = "msg_policyengine"
 """The id of the message with which the engine ends a run in the model's place."""
+
+
+OUTSIDE = frozenset(
+    {"custom_tool_call", "computer_call", "shell_call", "local_shell_call", "apply_patch_call", "mcp_approval_request"}
+)
+"""Types of items on which the SDK acts itself, beside calls of functions."""
+
+_STRUCTURED = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+_NEEDS = {"text": ("text",), "image": ("image_url", "file_id"), "file": ("file_data", "file_url", "file_id")}
+_IDS = ("id", "call_id", "status")
 
 
 def as_items(given: str | Sequence[Any]) -> list[Any]:
@@ -74,6 +86,40 @@ def text_of(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, default=str)
 
 
+def result_text(output: Any) -> str:
+    """Return what a tool handed back as text: that of parts which the SDK sends as parts, anything else as JSON."""
+    parts = _parts(output)
+    if parts is not None:
+        return text_of(parts)
+    if isinstance(output, Mapping | list | tuple):
+        return json.dumps(output, ensure_ascii=False, default=str)
+    return "" if output is None else str(output)
+
+
+def beside_of(output: Any) -> str:
+    """Return what stands for the images and files that a tool handed back."""
+    others = [part for part in _parts(output) or () if get(part, "type") != "text"]
+    return " ".join(mark_of_item(part) for part in others)
+
+
+def _parts(output: Any) -> list[Any] | None:
+    """Return the parts that the SDK sends as such; `None` for any other value, which it sends as a text."""
+    parts = list(output) if isinstance(output, list | tuple) else [output]
+    known = all(isinstance(part, _STRUCTURED) or _is_part(part) for part in parts)
+    return parts if parts and known else None
+
+
+def _is_part(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    needs = _NEEDS.get(kind) if isinstance(kind, str) else None
+    return needs is not None and any(isinstance(part.get(name), str) for name in needs)
+
+
+def outside_in(output: Iterable[Any]) -> list[Any]:
+    """Return the calls of a response that the SDK runs outside the guards: those of tools that are no functions."""
+    return [item for item in output if get(item, "type") in OUTSIDE]
+
+
 def calls_in(output: Iterable[Any]) -> list[ResponseFunctionToolCall]:
     """Return the items of a response that call functions, hand-offs included."""
     return [item for item in output if get(item, "type") == "function_call"]
@@ -111,6 +157,13 @@ def mark_of(item: Any) -> str:
     """Return a mark by which an item of a history is known again."""
     data = item if isinstance(item, Mapping) else getattr(item, "__dict__", item)
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def mark_of_item(item: Any) -> str:
+    """Return a word that stands for an item or a part, whatever its ids."""
+    data = dict(item) if isinstance(item, Mapping) else item.model_dump(mode="json")
+    said = {key: value for key, value in data.items() if key not in _IDS and value is not None}
+    return content_mark(str(data.get("type")), json.dumps(said, sort_keys=True, default=str))
 
 
 def with_notes(items: Sequence[Any], notes: Sequence[Mapping[str, Any]]) -> list[Any]:

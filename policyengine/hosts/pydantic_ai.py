@@ -70,6 +70,7 @@ from policyengine.hosts.pydantic_ai_history import (
     shorter,
     takes_nothing,
     text_of,
+    waiting_key,
 )
 from policyengine.hosts.state import Move, Ruling, Turn
 from policyengine.hosts.table import HOSTS
@@ -78,8 +79,11 @@ from policyengine.messages import ModelRequest as Request
 from policyengine.messages import ToolCall, ToolError, ToolResult, ToolSpec
 from policyengine.outcome import Outcome
 from policyengine.runstate import Conversation
+from policyengine.shared.account import check_ledger
+from policyengine.shared.pools import Reserving
 from policyengine.subagent import running, runs_above
 from policyengine.toolset import failure_of
+from policyengine.workers import fault_text
 
 Approve = Callable[[ToolCall, str], bool | Awaitable[bool]]
 """Asked whether a call may run, with the question of the rule; only `True` lets it."""
@@ -152,7 +156,9 @@ class PolicyCapability(AbstractCapability[Any]):
         models: the models that a rule may choose, by name; another name is left to pydantic-ai (`openai:...`).
         stopped: gives the output of a run that a rule ended. Without it that is the rule's message where the agent's
             output is text, and `PolicyStopped` is raised where it is not.
-        store: keeps runs that wait for a human, as bytes by conversation id; by default in this process only.
+        store: keeps runs that wait for a human, as bytes by the ids of conversation and run; by default in this process
+            only.
+        ledger: reserves what rules count together with other processes (`docs/fleets.md`).
 
     Attributes: `warnings` are the problems of the policy on this host that forbid nothing.
 
@@ -170,10 +176,13 @@ class PolicyCapability(AbstractCapability[Any]):
         models: Mapping[str, Model[Any]] | None = None,
         stopped: Callable[[Outcome], Any] | None = None,
         store: MutableMapping[str, bytes] | None = None,
+        ledger: Reserving | None = None,
     ) -> None:
         self.engine = policy if isinstance(policy, Engine) else Engine(policy)
         self.host = HOSTS["pydantic_ai"]
         self.warnings = require(self.engine.snapshot, self.host)
+        check_ledger(self.engine.snapshot.shared, ledger)
+        self.ledger = ledger
         self.attended = attended or approve is not None
         self.approve = approve
         self.shared = shared
@@ -227,7 +236,7 @@ class PolicyCapability(AbstractCapability[Any]):
             result = await handler()
         except BaseException as error:
             known = not isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt)
-            self._close(ctx, "failed" if known else "cancelled", f"{type(error).__name__}: {error}")
+            self._close(ctx, "failed" if known else "cancelled", fault_text(error))
             raise
         self._finish(ctx, result)
         return result
@@ -237,13 +246,14 @@ class PolicyCapability(AbstractCapability[Any]):
         key, runs = ctx.conversation_id or "", runs_above()
         pending = pending_calls(ctx.messages)
         prompt = prompt_text(ctx.prompt)
-        saved = self.store.get(key) if pending else None
+        waiting = waiting_key(key, ctx.messages)
+        saved = self.store.get(waiting) if pending else None
         if saved is not None:
-            self._run = HostRun.resume(self.engine, self.host, saved, attended=self.attended)
+            self._run = HostRun.resume(self.engine, self.host, saved, attended=self.attended, ledger=self.ledger)
             self._load(self._run.state.extra, pending)
             self._conversations[key] = self._run.run.conversation
             self._prompt = prompt
-        self.store.pop(key, None)  # only now: a run that cannot go on yet may be tried again
+        self.store.pop(waiting, None)  # only now: a run that cannot go on yet may be tried again
         if saved is not None:
             return
         conversation = runs[-1].conversation if self.shared and runs else self._conversations.get(key)
@@ -252,7 +262,7 @@ class PolicyCapability(AbstractCapability[Any]):
         self._conversations[key] = conversation
         name = (ctx.agent.name if ctx.agent is not None else "") or ""
         options: dict[str, Any] = {"run_id": ctx.run_id or "", "agent": name, "conversation": conversation}
-        self._run = HostRun(self.engine, self.host, attended=self.attended, **options)
+        self._run = HostRun(self.engine, self.host, attended=self.attended, ledger=self.ledger, **options)
         self._run.begin(prompt or last_task(ctx.messages))
 
     def _finish(self, ctx: RunContext[Any], result: Any) -> None:
@@ -262,7 +272,8 @@ class PolicyCapability(AbstractCapability[Any]):
                 "rulings": {name: msgspec.to_builtins(item) for name, item in self._rulings.items()},
                 "sent": self._sent,
             }
-            self.store[ctx.conversation_id or ""] = self.run.save()
+            self.run.state.recent.clear()  # no result comes late to it, and what calls hold may be whole files
+            self.store[waiting_key(ctx.conversation_id or "", result.all_messages())] = self.run.save()
             return
         response = last_response(result.all_messages())
         if response is not None and response is not self._judged and not self._rulings.keys() & _ids(response):
@@ -550,8 +561,9 @@ class PolicyCapability(AbstractCapability[Any]):
     async def _ask(self, ruling: Ruling) -> Ruling:
         """Ask at once where somebody is there for that; else the call is deferred."""
         if self.approve is None:
-            raise ApprovalRequired({"question": ruling.text, "rule": ruling.rule, "digest": ruling.digest})
-        answer = self.approve(ruling.call, ruling.text)
+            told = {"question": ruling.shown, "rule": ruling.rule, "at": ruling.at, "digest": ruling.digest}
+            raise ApprovalRequired(told)
+        answer = self.approve(ruling.call, ruling.shown)
         if inspect.isawaitable(answer):
             answer = await answer
         return self.run.approve(ruling.call.id, answer is True)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
+import msgspec
 from pydantic_ai.messages import (
     CompactionPart,
     FilePart,
@@ -24,10 +25,11 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from policyengine.history.compact import part_to_summarise, plan_cut, shortened
 from policyengine.hosts.shapes import read_call
+from policyengine.identity import content_mark
 from policyengine.messages import Compaction, Message, ToolCall, ToolError, ToolResult, Usage
 from policyengine.parsing.parse import CUT_REASONS
 from policyengine.templates import Templates
@@ -106,6 +108,13 @@ def answers_after(messages: Sequence[ModelMessage]) -> dict[str, ToolReturnPart]
     return found
 
 
+def waiting_key(conversation: str, messages: Sequence[ModelMessage]) -> str:
+    """Return the name of the run that waits at the end of a history: a conversation may have several."""
+    response = last_response(messages)
+    run = response.run_id if response is not None else ""
+    return f"{conversation}/{run}" if run else conversation
+
+
 def pending_calls(messages: Sequence[ModelMessage]) -> frozenset[str]:
     """Return the ids of calls in the last response that have no result."""
     response = last_response(messages)
@@ -115,11 +124,18 @@ def pending_calls(messages: Sequence[ModelMessage]) -> frozenset[str]:
 
 def plain_result(call: ToolCall, value: Any, duration_s: float | None) -> ToolResult:
     """Return what a tool returned as a result; of a `ToolReturn` it is the value."""
+    beside = ""
     if isinstance(value, ToolReturn):
+        beside = content_mark("content", _as_json(value.content)) if value.content else ""
         value = value.return_value
     if not isinstance(value, str | ToolResult):
         value = to_jsonable_python(value, bytes_mode="base64", fallback=str)
-    return result_of(call, value, duration_s)
+    result = result_of(call, value, duration_s)
+    return msgspec.structs.replace(result, beside=beside) if beside else result
+
+
+def _as_json(content: Any) -> bytes:
+    return to_json(content, bytes_mode="base64", fallback=str)
 
 
 def given_result(call: ToolCall, part: ToolReturnPart) -> ToolResult:

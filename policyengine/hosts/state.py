@@ -16,6 +16,19 @@ from policyengine.outcome import Outcome
 from policyengine.runstate import StopReason
 
 
+def with_place(text: str, rule: str, at: str) -> str:
+    """Return a text with the rule that it comes from, and where that stands; as it is where neither is known."""
+    place = ", ".join(part for part in (rule, at) if part)
+    return f"{text} ({place})" if place else text
+
+
+def farewell(stop: StopReason) -> str:
+    """Return what the user reads of a run that a rule ended: its message, unless that was meant for the model."""
+    if stop.message and stop.action != "wind_down":
+        return stop.message
+    return f"The run was ended: {with_place(stop.code, stop.rule, stop.at)}."
+
+
 class Move(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an adapter does next where no call is concerned.
 
@@ -36,7 +49,8 @@ class Ruling(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `run`: run `call`, which a rule may have `changed`, and report the result. `refuse` and `not_run`: give the model
     `text` as the result, and report nothing. `ask`: put the question `text` to a human and report the answer with
-    `approve`. `code` and `rule` say why; `digest` names what was judged, so that what is approved is what runs.
+    `approve`. `code`, `rule` and `at` (`file:line` of the rule) say why; `digest` names what was judged, so that what
+    is approved is what runs.
     """
 
     call: ToolCall
@@ -46,6 +60,12 @@ class Ruling(msgspec.Struct, frozen=True, omit_defaults=True):
     rule: str = ""
     changed: bool = False
     digest: str = ""
+    at: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The text with the rule and where it stands, for a human."""
+        return with_place(self.text, self.rule, self.at)
 
     @property
     def runs(self) -> bool:
@@ -85,6 +105,7 @@ class OpenCall(msgspec.Struct):
     reported: bool = False
     changed: bool = False
     rule: str = ""
+    at: str = ""
     question: str = ""
     round: int = 0
 

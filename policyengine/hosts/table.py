@@ -22,10 +22,10 @@ HOSTS: dict[str, Host] = {
         Host("langchain", ALL - {"recover"}, _NO_ERRORS),
         Host("openai_agents", _LOOP | {"retry"}, _NO_ERRORS),
         Host("pydantic_ai", ALL - {"recover"}, _NO_ERRORS),
-        Host("claude_code", _LOOP, _ONLY_CALLS),
-        Host("codex", _LOOP - {"rewrite_result", "ask"}, _ONLY_CALLS),
-        Host("gemini_cli", _LOOP, _ONLY_CALLS),
-        Host("openhands", _LOOP - {"rewrite", "rewrite_result", "ask"}, _ONLY_CALLS),
+        Host("claude_code", _LOOP, _ONLY_CALLS, shares=False),
+        Host("codex", _LOOP - {"rewrite_result", "ask"}, _ONLY_CALLS, shares=False),
+        Host("gemini_cli", _LOOP, _ONLY_CALLS, shares=False),
+        Host("openhands", _LOOP - {"rewrite", "rewrite_result", "ask"}, _ONLY_CALLS, shares=False),
     )
 }
 """All hosts by name."""

@@ -95,6 +95,26 @@ class MessagesAdapter:
         usage = _usage(mapped(body.get("usage")))
         return ModelResponse(text, calls, "\n".join(filter(None, thoughts)), finish, usage, model, raw)
 
+    def more(self, body: Body, answer: Mapping[str, Any]) -> Body | None:
+        """Return the request that has the provider go on with a turn that it paused; `None` where it did not."""
+        content = answer.get("content")
+        if answer.get("stop_reason") != "pause_turn" or not isinstance(content, list) or not content:
+            return None
+        turns, said = list(body["messages"]), [_without_input_text(mapped(block)) for block in content]
+        if turns and turns[-1]["role"] == "assistant":
+            said = [*turns.pop()["content"], *said]
+        return {**body, "messages": [*turns, {"role": "assistant", "content": said}]}
+
+    def joined(self, answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the parts of a turn that was paused as one."""
+        usage: dict[str, int] = {}
+        for answer in answers:
+            for name, count in mapped(answer.get("usage")).items():
+                if isinstance(count, int) and not isinstance(count, bool):
+                    usage[name] = usage.get(name, 0) + count
+        content = [block for answer in answers for block in listed(answer.get("content"))]
+        return {**answers[-1], "content": content, "usage": usage}
+
     def assembler(self) -> Assembler:
         """Return what puts the events of a stream together."""
         return MessagesAssembler()

@@ -9,6 +9,7 @@ A field that there is not is an error: one that is misspelt would otherwise be s
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -19,11 +20,15 @@ import msgspec
 import yaml
 
 from policyengine.errors import UsageError
+from policyengine.masking import keep_secret, without_secrets
 from policyengine.policy.wording import suggestion
 from policyengine.providers.errors.remedies import ERROR_CLASSES, RETRY_SAME_REQUEST
+from policyengine.yamldata import YamlError, read
 
 NO_KEY = "none"
 """Sent where a provider wants no key: the SDKs demand a text."""
+
+_SECRET_HEADER = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
 
 
 class Fallback(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -72,6 +77,10 @@ class Provider(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     thinking_off: dict[str, Any] = {}
     fallbacks: tuple[Fallback, ...] = ()
 
+    def __repr__(self) -> str:
+        """Show what it is, without what headers and options may hold."""
+        return f"Provider({self.protocol}, {self.model}, {without_secrets(self.base_url)})"
+
 
 @cache
 def presets() -> dict[str, dict[str, Any]]:
@@ -116,13 +125,14 @@ def key_of(provider: Provider) -> str:
         raise UsageError(
             f"the environment variable {provider.api_key_env} is not set; it holds the key of the provider"
         )
+    keep_secret(key, f"${provider.api_key_env}")
     return key
 
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        value = read(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, YamlError) as error:
         raise UsageError(f"cannot read the provider {path}: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{path}: a provider is a mapping, not {type(value).__name__}")
@@ -153,6 +163,9 @@ def _checked(value: dict[str, Any], where: str) -> Provider:
         raise UsageError(f"{where}: times and max_tokens are above 0")
     for fallback in provider.fallbacks:
         _check_fallback(fallback, where)
+    for name, text in provider.headers.items():
+        if _SECRET_HEADER.search(name):
+            keep_secret(text.removeprefix("Bearer ").strip(), f"header {name}")
     return provider
 
 

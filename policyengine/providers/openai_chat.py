@@ -15,6 +15,7 @@ import msgspec
 from policyengine.history.chat import CHAT, as_mappings
 from policyengine.history.reasoning import pass_reasoning
 from policyengine.history.views import listed, mapped, text_of
+from policyengine.jsontext import encode
 from policyengine.messages import ModelRequest, ModelResponse, ToolCall, ToolSpec, Usage
 from policyengine.providers.config import Provider
 from policyengine.providers.sdk import (
@@ -221,7 +222,7 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
     function = mapped(call.get("function") or call.get("custom"))
     arguments = function.get("arguments", function.get("input"))
     if isinstance(arguments, dict | list):  # some servers send the object itself
-        arguments = msgspec.json.encode(arguments).decode()
+        arguments = encode(arguments).decode()
     return ToolCall(text_of(call.get("id")), text_of(function.get("name")), text_of(arguments))
 
 

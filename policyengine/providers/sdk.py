@@ -14,17 +14,22 @@ from contextlib import contextmanager
 from importlib import import_module
 from json import JSONDecodeError
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from policyengine.agent import RequestError
 from policyengine.errors import UsageError
+from policyengine.masking import without_known
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError
 from policyengine.providers.config import Provider, key_of
 from policyengine.providers.errors import REMEDIES, RETRY_SAME_REQUEST, ErrorClass, classify_provider_error
+from policyengine.results.plain import encodable
 
 Body = dict[str, Any]
+
+MOST_PARTS = 10
+"""How often a provider may pause one response, to be asked to go on with it."""
 
 
 class Assembler(Protocol):
@@ -63,6 +68,30 @@ class Adapter(Protocol):
         raise NotImplementedError
 
 
+class _Parts:
+    """The answer to a request, in as many parts as the provider makes of it; `next` is the request for the next one."""
+
+    def __init__(self, adapter: Adapter, body: Body) -> None:
+        self.next: Body | None = body
+        self._adapter = adapter
+        self._body = body
+        self._parts: list[Mapping[str, Any]] = []
+
+    def take(self, answer: Any) -> None:
+        """Take the next part, and find out whether it is the last."""
+        answer = as_body(answer)
+        self._parts.append(answer)
+        more = getattr(self._adapter, "more", None)  # an adapter of a package may know of no parts
+        self.next = more(self.next, answer) if more is not None else None
+        if self.next is not None and len(self._parts) >= MOST_PARTS:
+            raise failure("malformed_output", f"the provider paused the response {MOST_PARTS} times")
+
+    def read(self) -> ModelResponse:
+        """Return the response that the parts make together."""
+        whole = self._parts[0] if len(self._parts) == 1 else cast(Any, self._adapter).joined(self._parts)
+        return self._adapter.read(whole, self._body["model"])
+
+
 class SdkModel:
     """The model of a provider, asked through an SDK. It may be shared by runs, threads and event loops.
 
@@ -85,7 +114,7 @@ class SdkModel:
         Raises:
             RequestError: the request failed, or its stream was cut.
         """
-        body = self._adapter.body(self.provider, request)
+        body = _sendable(self._adapter.body(self.provider, request))
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -111,27 +140,33 @@ class SdkModel:
             with self._lock:
                 if self._client is None:
                     self._client = self._made(self._adapter.sync_client)
-            send = self._adapter.resource(self._client)
-            if not self.provider.stream:
-                return self._read(send(**_arguments(send, body)), body)
-            assembler, late = self._adapter.assembler(), self._deadline()
-            with send(**_arguments(send, body), stream=True) as stream:
-                for event in stream:
-                    assembler.feed(as_body(event))
-                    late()
-            return self._adapter.read(assembler.whole(), body["model"])
+            send, parts = self._adapter.resource(self._client), _Parts(self._adapter, body)
+            while parts.next is not None:
+                if not self.provider.stream:
+                    parts.take(send(**_arguments(send, parts.next)))
+                    continue
+                assembler, late = self._adapter.assembler(), self._deadline()
+                with send(**_arguments(send, parts.next), stream=True) as stream:
+                    for event in stream:
+                        assembler.feed(as_body(event))
+                        late()
+                parts.take(assembler.whole())
+            return parts.read()
 
     async def _acomplete(self, loop: asyncio.AbstractEventLoop, body: Body) -> ModelResponse:
         with self._failures():
-            send = self._adapter.resource(self._aclient(loop))
-            if not self.provider.stream:
-                return self._read(await send(**_arguments(send, body)), body)
-            assembler, late = self._adapter.assembler(), self._deadline()
-            async with await send(**_arguments(send, body), stream=True) as stream:
-                async for event in stream:
-                    assembler.feed(as_body(event))
-                    late()
-            return self._adapter.read(assembler.whole(), body["model"])
+            send, parts = self._adapter.resource(self._aclient(loop)), _Parts(self._adapter, body)
+            while parts.next is not None:
+                if not self.provider.stream:
+                    parts.take(await send(**_arguments(send, parts.next)))
+                    continue
+                assembler, late = self._adapter.assembler(), self._deadline()
+                async with await send(**_arguments(send, parts.next), stream=True) as stream:
+                    async for event in stream:
+                        assembler.feed(as_body(event))
+                        late()
+                parts.take(assembler.whole())
+            return parts.read()
 
     def _aclient(self, loop: asyncio.AbstractEventLoop) -> Any:
         """Return the client of an event loop: connections do not outlive the loop that they were made in."""
@@ -142,9 +177,6 @@ class SdkModel:
             if client is None:
                 client = self._aclients[loop] = self._made(self._adapter.async_client)
             return client
-
-    def _read(self, answer: Any, body: Body) -> ModelResponse:
-        return self._adapter.read(as_body(answer), body["model"])
 
     def _made(self, name: str) -> Any:
         provider = self.provider
@@ -181,7 +213,8 @@ class SdkModel:
             ours = type(error).__module__.split(".")[0] in (self._adapter.package, "httpx", "httpx2", "httpcore")
             if found.code == "unknown" and not ours:
                 raise
-            raise RequestError(found) from error
+            # What a traceback says of the cause is the provider's text; where it holds the key, it is left out.
+            raise RequestError(found) from (error if without_known(str(error)) == str(error) else None)
 
 
 def failure(code: ErrorClass, message: str, *, status: int | None = 200) -> RequestError:
@@ -263,6 +296,25 @@ def object_of(arguments: str, args: Any) -> dict[str, Any]:
     except (msgspec.DecodeError, ValueError, RecursionError):
         return {}
     return read if isinstance(read, dict) else {}
+
+
+def _sendable(body: Body) -> Body:
+    """Return a body that UTF-8 can carry; names of files may hold what it cannot."""
+    try:
+        msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return cast(Body, _encodable(body))
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        pass  # options of the provider may be what only its SDK can write
+    return body
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, Mapping):
+        return {_encodable(name): _encodable(item) for name, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _sdk(adapter: Adapter) -> Any:

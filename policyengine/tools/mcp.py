@@ -19,7 +19,10 @@ from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import Any, TypeVar
 
+import msgspec
+
 from policyengine.errors import UsageError
+from policyengine.identity import content_mark
 from policyengine.messages import Effect, ToolError, ToolResult, ToolSpec
 from policyengine.results import as_result, classify_tool_result
 from policyengine.toolset import Tool, Toolset
@@ -31,10 +34,18 @@ MAX_PAGES = 200
 """Pages of a list of tools that are asked for; a server that always has a next page must not hang a run."""
 
 MAX_NAME = 64
-GONE, UNREACHABLE, REFUSED = "mcp_gone", "mcp_unreachable", "mcp_refused"
-"""Codes of failed calls: the server went away meanwhile, cannot be reached, answered with a protocol error."""
+GONE, UNREACHABLE, REFUSED, UNREADABLE = "mcp_gone", "mcp_unreachable", "mcp_refused", "mcp_unreadable"
+"""Codes of failed calls: the server went away meanwhile, cannot be reached, answered with a protocol error, answered
+with what is no result of the protocol."""
+
+MOST_SILENCE = 2
+"""After how many calls in a row without an answer a server is asked whether it is still there."""
+
+PROBE_S = 5.0
+"""How long it has for that."""
 
 _STDERR_SHOWN = 500
+_FAULT_SHOWN = 300
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -146,19 +157,40 @@ class McpServer:
             return _failed(UNREACHABLE, f"The tool's server cannot be reached: {error}", True)
         try:
             async with asyncio.timeout(self.timeout_s):
-                return result_of_answer(await link.client.call_tool(name, arguments), name)
+                answer = await link.client.call_tool(name, arguments)
+            link.silent = 0
+            return result_of_answer(answer, name)
         except TimeoutError:
+            link.silent += 1
+            if link.silent >= MOST_SILENCE and not await self._answers(link):
+                await self._drop(link)  # it hangs for good: the next call starts it anew
             text = f"No result after {self.timeout_s:g} s; the call was given up and may have had an effect."
             return ToolResult("", text, "timeout", ToolError("timeout", text))
         except self._sdk.MCPError as error:
             if not link.lost(error):
                 return _failed(REFUSED, f"The tool's server refused the call: {error}", False)
-        except Exception as error:  # noqa: BLE001 - whatever a transport raises, the connection is of no use any more
+        except Exception as error:  # noqa: BLE001 - a transport may raise anything, and so may what reads an answer
             link.fault = fault_text(error)
+            if await self._answers(link):
+                said = f"The tool's server gave an answer that is no valid result; the tool may have run. {link.fault}"
+                return _failed(UNREADABLE, said[:_FAULT_SHOWN], False)
         await self._drop(link)
         if again:
             return await self._called(name, arguments, False)
         return _failed(GONE, "The tool's server went away during the call, which may have had an effect.", False)
+
+    async def _answers(self, link: _Link) -> bool:
+        """Return whether a server is still there, whatever became of a call."""
+        if link.task.done():
+            return False
+        try:
+            async with asyncio.timeout(min(PROBE_S, self.connect_timeout_s)):
+                await link.client.list_tools(cache_mode="refresh")  # newer servers know no ping
+        except self._sdk.MCPError as error:
+            return not link.lost(error)
+        except Exception:  # noqa: BLE001 - whatever a transport raises, nobody answered
+            return False
+        return True
 
     async def _listed(self) -> list[Any]:
         try:
@@ -262,6 +294,7 @@ class _Link:
     def __init__(self, client: Callable[..., Any], transport: Callable[[], Any]) -> None:
         self.client: Any = None
         self.fault = ""
+        self.silent = 0
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = asyncio.Event()
         self.task = asyncio.ensure_future(self._live(client, transport))
@@ -323,7 +356,16 @@ def result_of_answer(answer: Any, name: str) -> ToolResult:
     body: dict[str, Any] = {"content": [_block(block) for block in answer.content], "isError": bool(answer.is_error)}
     if answer.structured_content is not None:
         body["structuredContent"] = answer.structured_content
-    return as_result("", classify_tool_result(body, tool=name, kind="structured"))
+    result = as_result("", classify_tool_result(body, tool=name, kind="structured"))
+    beside = " ".join(filter(None, map(_beside, answer.content)))
+    return msgspec.structs.replace(result, beside=beside) if beside else result
+
+
+def _beside(block: Any) -> str:
+    """Return what stands for the data of a block that is no text, the same for the same data."""
+    plain = block.model_dump(mode="json", by_alias=True, exclude_none=True)
+    data = plain.get("data") or plain.get("resource", {}).get("blob")
+    return content_mark(str(plain.get("type")), data) if isinstance(data, str) else ""
 
 
 def _block(block: Any) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Harness:
 
     def store(self) -> closing[SqliteStore]:
         """Return the store, which is closed at the end of the block: every event is another process."""
-        return closing(SqliteStore(self.path))
+        return closing(SqliteStore(self.path, durable=False, clock=self.engine.clock))
 
     def event(self, name: str, **fields: Any) -> dict[str, Any]:
         """Return an event as the host spells it."""
@@ -134,7 +134,7 @@ class Harness:
         """Return the answer to an event."""
         read = self.dialect.read(event)
         with self.store() as store:
-            return self.dialect.write(read, answer(self.dialect, self.engine, read, store, clock=self.engine.clock))
+            return self.dialect.write(read, answer(self.dialect, self.engine, read, store))
 
     def tell(self, name: str, **fields: Any) -> Heard:
         """Return what the host makes of the answer to an event."""
@@ -180,8 +180,8 @@ class Harness:
 
     def saved(self, agent: str = "") -> bytes | None:
         """Return the run as it is kept."""
-        with self.store() as store, store.update() as values:
-            return values.get(RUNS, f"{self.dialect.name}/{SESSION}/{agent}")
+        with self.store() as store:
+            return store.read(lambda values: values.get(RUNS, f"{self.dialect.name}//{SESSION}/{agent}"))
 
     def run(self, agent: str = "") -> HostRun:
         """Return the run as it is kept."""

@@ -97,9 +97,17 @@ def test_an_extension_that_declares_nothing_is_a_warning():
 OPTIONS = {
     "stall_detector": [{}, {"repeat": {"wind_down": 3}, "cycle": {"end_step": 2}, "text": {"stop": 2}}],
     "step_limit": [{}, {"max_steps": 5, "wind_down_at": 3}],
+    "tool_access": [{"deny": ["look"]}, {"ask": ["look"]}, {"allow": ["pay"]}],
     "tool_call_limit": [{"rounds": 2}, {"calls": 3}, {"tools": {"a": 2}}],
     "token_budget": [{"run": 100}, {"step": 50}, {"run": 100, "step": 50, "wind_down_at": 20}],
     "cost_budget": [{"usd": 0.01}],
+    "shared_limit": [
+        {"counts": "tool_calls", "limit": 3, "then": "wind_down"},
+        {"counts": "requests", "limit": 5, "wind_down_at": 2},
+        {"counts": "tokens", "limit": 100, "reserve": 10, "wind_down_at": 90},
+        {"counts": "tool_failures", "limit": 2, "window": "1h", "then": "stop"},
+        {"counts": "provider_errors", "limit": 2, "window": "1h"},
+    ],
     "wall_clock": [{"stop": "10s"}, {"wind_down": "5s"}, {"stop": "10s", "wind_down": "5s"}],
     "failure_hint_injector": [{}, {"levels": {"deny": 2}}, {"levels": {"insist": 2}}],
     "empty_response": [{"fallback": "x"}],

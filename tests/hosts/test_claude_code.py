@@ -87,8 +87,8 @@ def test_a_session_whose_name_begins_like_another_one_is_left_alone_when_that_en
     for name in ("a", "a/b", "a%2Fb", "ab"):
         host.before(1, session_id=name)
     host.raw(host.event("SessionEnd", session_id="a", reason="other"))
-    with host.store() as store, store.update() as values:
-        assert len(values.keys(RUNS)) == 4
+    with host.store() as store:
+        assert len(store.read(lambda values: values.keys(RUNS))) == 4
     assert host.before(2, session_id="a/b").refused is None
 
 
@@ -194,8 +194,8 @@ def test_old_sessions_are_forgotten_when_another_one_begins(tmp_path):
     host.before(1)
     now[0] += KEEP_S + 1
     host.raw({"session_id": "another", "hook_event_name": "SessionStart"})
-    with host.store() as store, store.update() as values:
-        assert values.keys(RUNS) == ()
+    with host.store() as store:
+        assert store.read(lambda values: values.keys(RUNS)) == ()
 
 
 def test_an_engine_that_fails_refuses(tmp_path, monkeypatch):

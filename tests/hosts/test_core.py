@@ -26,6 +26,7 @@ from policyengine.hosts.core import MOST_RECENT, HostRun
 from policyengine.hosts.host import ALL, Host
 from policyengine.recordings.model import ModelSaid, Recording, ToolAnswered, UserSaid, ending
 from policyengine.replay import replay
+from policyengine.run import Run
 from policyengine.testing import make_engine
 from tests.hosts.own_rules import Asking
 
@@ -622,3 +623,71 @@ def agreed(recording, make):
 def test_a_recording_that_no_guard_watched_gives_a_host_the_decisions_of_its_replay(script):
     recording = drive(HostRun(make_engine({"step_limit": {"with": {"max_steps": 100}}}), EVERYTHING), script)
     assert agreed(recording, lambda: make_engine(RULES))
+
+
+@pytest.mark.parametrize("point", ["end", "end_iteration"])
+def test_an_end_that_cannot_be_reported_ends_the_run_all_the_same(point, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("ours")
+
+    run = started(rules())
+    said(run, look())
+    monkeypatch.setattr(Run, point, broken)
+    outcome = run.end("failed", output="as far as it came", error="TimeoutError: late")
+    assert outcome.status == "failed"
+    assert run.ended
+
+
+def test_a_failure_at_an_event_is_a_refusal_however_its_arguments_are_given(monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("ours")
+
+    run = started(rules())
+    said(run, look())
+    monkeypatch.setattr(HostRun, "_find", broken)
+    assert run.approve(call_id="c1", approved=True).code == ADAPTER_FAILED
+    assert run.answer_result(call_id="c1", result=ToolResult("c1", "x")).text == WITHHELD_TEXT
+
+
+@pytest.mark.parametrize("calls", [(look(),), ()])
+def test_the_third_failure_of_the_engine_ends_the_run(calls, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("ours")
+
+    run = started(rules())
+    monkeypatch.setattr(Run, "after_model_response", broken)
+    kinds = [run.after_model("hm", calls).kind for _ in range(4)]
+    assert kinds == ["calls" if calls else "unusable"] * 2 + ["ended"] * 2
+    assert (run.outcome.status, run.stop.code, run.before_model().action) == ("failed", ADAPTER_FAILED, "end")
+
+
+def test_results_of_calls_that_nobody_judged_do_not_end_the_run():
+    run = started(rules())
+    for number in range(9):
+        assert run.answer(f"x{number}", "late") == WITHHELD_TEXT
+    assert said(run, look()).kind == "calls"
+
+
+def test_what_stands_beside_a_text_counts_where_results_are_compared_and_is_no_part_of_the_text():
+    for marks, ended in (("abcd", False), ("aaaa", True)):
+        run = started(rules(stall_detector={"with": {"repeat": {"stop": 4}}}))
+        for number, mark in enumerate(marks):
+            turn = said(run, look(f"c{number}"))
+            if turn.kind == "calls":
+                assert run.answer_result(f"c{number}", ToolResult("", "seen", beside=mark)).text == "seen"
+        assert run.ended is ended
+
+
+def test_who_watches_is_told_of_a_run_that_ends_with_a_failure_of_the_engine(monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("ours")
+
+    told = []
+    run = started(rules())
+    monkeypatch.setattr(run.run, "end", told.append)
+    monkeypatch.setattr(HostRun, "_read", broken)
+    for _ in range(5):
+        run.after_model("hm")
+    assert told == [run.outcome]
+    assert run.end() == run.outcome
+    assert told == [run.outcome]

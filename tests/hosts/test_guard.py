@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import json
 import re
 import runpy
@@ -18,6 +19,7 @@ from policyengine import ConfigError, Engine, Guard, GuardStopped, ModelResponse
 from policyengine.extension import Extension
 from policyengine.hooks import hookimpl
 from policyengine.hosts.shapes import read_reply
+from policyengine.run import Run
 from policyengine.testing import make_engine
 from tests.hosts.own_rules import Asking
 
@@ -279,4 +281,278 @@ def test_only_true_from_a_human_lets_a_call_run():
         assert [ruling.code for ruling in turn.refused] == ["refused_by_human"] * 2
         turn.run({"a": lambda: "x"})
         assert len(turn.messages()) == 3
-    assert asked == [(name, "May it?") for name in "abc"]
+    assert asked == [(name, "May it? (acme.asking, policy.json:0)") for name in "abc"]
+
+
+def asking(approve):
+    return Guard(make_engine({"acme.asking": {}}, extensions=[Asking]), task="t", approve=approve)
+
+
+async def slow_yes(call, question):
+    await asyncio.sleep(0)
+    return call.name == "a"
+
+
+def test_an_asynchronous_question_is_awaited_where_calls_run_concurrently():
+    async def work():
+        async with asking(slow_yes) as guard:
+            guard.ready()
+            turn = guard.response("", [("a", {}), ("b", {})])
+            await turn.arun({"a": lambda: "x", "b": lambda: "y"})
+            return [call.name for call in turn.calls], [ruling.call.name for ruling in turn.refused], turn.messages()
+
+    ran, refused, messages = asyncio.run(work())
+    assert (ran, refused, messages[0]["content"]) == (["a"], ["b"], "x")
+
+
+@pytest.mark.parametrize("use", [lambda turn: turn.calls, lambda turn: turn.run({}), lambda turn: turn.messages()])
+def test_an_asynchronous_question_elsewhere_is_an_error_and_nothing_runs(use):
+    with asking(slow_yes) as guard:
+        guard.ready()
+        turn = guard.response("", [("a", {}), ("b", {})])
+        for _ in range(2):
+            with pytest.raises(UsageError, match="arun"):
+                use(turn)
+        with pytest.raises(UsageError, match="arun"):
+            guard.allow("a")
+    assert guard.outcome.executed == 0
+
+
+def test_an_asynchronous_function_awaits_its_question():
+    async def work():
+        with asking(slow_yes) as guard:
+
+            @guard.tool
+            async def a():
+                return "x"
+
+            @guard.tool
+            def b():
+                return "y"
+
+            assert await a() == "x"
+            with pytest.raises(UsageError, match="arun"):
+                b()
+
+    asyncio.run(work())
+
+
+# ---- the form of Anthropic
+
+
+BLOCKS = [
+    {"type": "thinking", "thinking": "hm hm"},
+    {"type": "text", "text": "hm"},
+    {"type": "tool_use", "id": "c1", "name": "look", "input": {"page": 1}},
+]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {
+            "type": "message",
+            "role": "assistant",
+            "model": "m",
+            "content": BLOCKS,
+            "stop_reason": "tool_use",
+            "usage": {"input_tokens": 7, "output_tokens": 2},
+        },
+        SimpleNamespace(
+            type="message",
+            role="assistant",
+            model="m",
+            content=[SimpleNamespace(**block) for block in BLOCKS],
+            stop_reason="tool_use",
+            usage=SimpleNamespace(input_tokens=7, output_tokens=2),
+        ),
+    ],
+    ids=["mapping", "object"],
+)
+def test_calls_that_are_blocks_of_the_content_are_judged_and_answered_as_blocks(reply):
+    read = read_reply(reply)
+    assert (read.text, read.calls) == ("hm", (LOOK,))
+    facts = {"usage": Usage(7, 2), "model": "m", "finish_reason": "tool_use", "reasoning": "hm hm"}
+    assert read.facts == facts
+    with limited() as guard:
+        guard.ready()
+        messages = guard.response(reply).run({"look": lambda page: f"page {page}"}).messages()
+    block = {"type": "tool_result", "tool_use_id": "c1", "content": "page 1"}
+    assert messages == [{"role": "user", "content": [block]}]
+
+
+def test_a_message_with_blocks_alone_is_read_too_and_a_refusal_is_an_error_block():
+    with Guard(make_engine({"tool_access": {"with": {"deny": ["look"]}}}), task="t") as guard:
+        guard.ready()
+        turn = guard.response({"role": "assistant", "content": BLOCKS[1:]})
+        (message,) = turn.run({"look": lambda page: "x"}).messages()
+    assert (turn.calls, turn.refused[0].code, turn.refused[0].rule) == ((), "tool_denied", "tool_access")
+    assert turn.refused[0].at.endswith(":0")
+    assert message["content"][0]["is_error"] is True
+
+
+def test_calls_beside_blocks_that_repeat_them_count_once():
+    reply = {"content": BLOCKS, "tool_calls": [{"id": "c1", "name": "look", "args": {"page": 1}}]}
+    read = read_reply(reply)
+    assert (read.calls, read.blocks) == ((LOOK,), False)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ({"role": "assistant", "content": [{"type": "function_call", "name": "look"}]}, "'function_call'"),
+        ({"role": "assistant", "content": [{"functionCall": {"name": "look"}}]}, "may be a call"),
+        ({"role": "assistant", "content": {"type": "text"}}, "list of parts"),
+        ({"role": "assistant", "content": "", "toolCalls": [{"name": "look"}]}, "toolCalls"),
+        ({"output": [{"type": "function_call", "name": "look"}]}, "not dict"),
+        ({"candidates": []}, "not dict"),
+        ({"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}, "2 choices"),
+        ([{"type": "tool_use", "name": "look"}], "not list"),
+    ],
+)
+def test_a_shape_in_which_calls_would_not_be_seen_is_an_error(reply, said):
+    with limited() as guard:
+        guard.ready()
+        with pytest.raises(UsageError, match=said):
+            guard.response(reply)
+
+
+def test_the_older_form_of_one_call_is_read():
+    read = read_reply({"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}})
+    assert [call.name for call in read.calls] == ["look"]
+
+
+def test_a_tool_that_is_not_there_is_answered_in_plain_words():
+    async def concurrently(turn):
+        return await turn.arun({"look": str})
+
+    with limited() as guard:
+        for work in (lambda turn: turn.run({"look": str}), lambda turn: asyncio.run(concurrently(turn))):
+            guard.ready()
+            turn = work(guard.response("", [("serach", {})]))
+            assert (turn.results()[0].status, turn.results()[0].error.code) == ("error", "unknown_tool")
+            assert "The tools are: look." in turn.messages()[0]["content"]
+
+
+def named(id: str, **args):
+    return {"id": id, "type": "function", "function": {"name": "look", "arguments": json.dumps(args)}}
+
+
+@pytest.mark.parametrize("ids", [("c", "c"), ("", ""), ("c", "")])
+@pytest.mark.parametrize("made", [lambda call: call, lambda call: SimpleNamespace(**call)], ids=["mapping", "object"])
+def test_calls_with_an_empty_or_repeated_id_get_one_of_their_own_in_the_reply_too(ids, made):
+    calls = [made(named(id, page=at)) for at, id in enumerate(ids)]
+    with Guard("default", task="go") as guard:
+        guard.ready()
+        turn = guard.response({"role": "assistant", "content": "", "tool_calls": calls})
+        answers = turn.run({"look": lambda page: f"page {page}"}).messages()
+    sent = [call["id"] if isinstance(call, dict) else call.id for call in calls]
+    assert [answer["tool_call_id"] for answer in answers] == sent
+    assert len({*sent, ""}) == 3
+
+
+def test_blocks_with_a_repeated_id_get_one_of_their_own_in_the_reply_too():
+    blocks = [{"type": "tool_use", "id": "t", "name": "look", "input": {"page": at}} for at in range(2)]
+    with Guard("default", task="go") as guard:
+        guard.ready()
+        turn = guard.response({"type": "message", "role": "assistant", "content": blocks})
+        (answer,) = turn.run({"look": lambda page: "found"}).messages()
+    assert [one["tool_use_id"] for one in answer["content"]] == [block["id"] for block in blocks]
+    assert len({block["id"] for block in blocks}) == 2
+
+
+def test_a_turn_runs_its_calls_once_however_often_it_is_told_to():
+    ran = []
+    with Guard("default", task="go") as guard:
+        guard.ready()
+        turn = guard.response(
+            {"role": "assistant", "content": "", "tool_calls": [named("a", page=1), named("b", page=2)]}
+        )
+        turn.answer("a", "by hand")
+        turn.run({"look": lambda page: ran.append(page)}).run({"look": lambda page: ran.append(page)})
+        asyncio.run(turn.arun({"look": lambda page: ran.append(page)}))
+    assert (ran, guard.outcome.executed) == ([2], 2)
+
+
+class Adder:
+    def __call__(self, a, b=1):
+        return a + b
+
+
+class Unreadable(Adder):
+    __signature__ = "nobody knows"
+
+
+class Waiting:
+    async def __call__(self, a):
+        return a
+
+
+def by_position(a, b=2, /, *, c=3):
+    return a, b, c
+
+
+def any_number(a, b=2, *more, **named):
+    return a, b, more, named
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "name", "seen", "returned"),
+    [
+        (functools.partial(any_number, 1), (5,), {}, "any_number", {"b": 5}, (1, 5, (), {})),
+        (len, ([1, 2],), {}, "len", {"obj": [1, 2]}, 2),
+        (Adder(), (4,), {"b": 2}, "Adder", {"a": 4, "b": 2}, 6),
+        (by_position, (1,), {"c": 4}, "by_position", {"a": 1, "c": 4}, (1, 2, 4)),
+        (any_number, (1,), {"z": 9}, "any_number", {"a": 1, "z": 9}, (1, 2, (), {"z": 9})),
+        (any_number, (1, 3, 4, 5), {}, "any_number", {"a": 1, "b": 3, "more": [4, 5]}, (1, 3, (4, 5), {})),
+    ],
+)
+def test_any_function_may_be_a_tool_and_is_judged_by_the_names_of_its_arguments(
+    function, args, kwargs, name, seen, returned
+):
+    calls = []
+    with Guard("default", task="go") as guard:
+        guard.allow = lambda *call: calls.append(call) or Guard.allow(guard, *call)
+        assert guard.tool(function)(*args, **kwargs) == returned
+    assert calls == [(name, seen)]
+
+
+def test_an_object_that_is_called_asynchronously_is_awaited():
+    with Guard("default", task="go") as guard:
+        assert asyncio.run(guard.tool(Waiting())(3)) == 3
+
+
+def test_a_function_that_hides_that_it_is_asynchronous_or_what_it_takes_is_a_usage_error():
+    async def inner(a):
+        return a
+
+    with Guard("default", task="go") as guard:
+        with pytest.raises(UsageError, match="async def"):
+            guard.tool(lambda a: inner(a))(1)
+        with pytest.raises(UsageError, match="cannot be read"):
+            guard.tool(Unreadable())
+
+
+def test_a_turn_that_the_provider_paused_is_no_answer():
+    paused = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "I search."}]}
+    with Guard("default", task="go") as guard:
+        guard.ready()
+        turn = guard.response({**paused, "stop_reason": "pause_turn"})
+        assert (turn.kind, turn.messages(), guard.ready()) == ("calls", [], True)
+        guard.response({**paused, "content": [{"type": "text", "text": "From 9 to 5."}], "stop_reason": "end_turn"})
+    assert (guard.outcome.status, guard.outcome.iterations) == ("completed", 2)
+
+
+@pytest.mark.parametrize("point", ["after_model_response", "after_parse", "before_tool_call", "after_tool_call"])
+def test_an_engine_that_fails_at_every_response_ends_the_loop_soon(point, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(Run, point, broken)
+    requests = 0
+    with Guard("default", task="go") as guard:
+        while guard.ready():
+            requests += 1
+            reply = {"role": "assistant", "content": "", "tool_calls": [named(f"c{requests}", page=requests)]}
+            guard.response(reply).run({"look": lambda page: "a"})
+    assert (requests, guard.outcome.status, guard.outcome.stop.code) == (3, "failed", "adapter_failed")

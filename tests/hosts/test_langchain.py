@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from policyengine import Compaction, ConfigError, Engine, Extension, ScriptedCall, batch, call, hookimpl, say
+from policyengine.errors import UsageError
 from policyengine.history.check import check_history
 from policyengine.plugins.registry import builtin_registry
 from policyengine.policy.load import load_policy_text
@@ -298,7 +299,9 @@ def test_a_question_survives_the_process_that_asked_it(way, approve):
     first = setting_of(policy, *turns)
     result = first.send({"messages": [HumanMessage("task")]}, way)
     question = result["__interrupt__"][0].value
-    assert question["action_requests"] == [{"name": "pay", "args": {"amount": 5}, "description": "rules said so"}]
+    assert question["action_requests"] == [
+        {"name": "pay", "args": {"amount": 5}, "description": "rules said so (rules, policy.yaml:5)"}
+    ]
     assert first.executed == [("look", {"page": 1})]
     other = setting_of(policy, *turns, saver=first.saver)
     other.model.requests.extend([None, None])
@@ -313,13 +316,50 @@ def test_a_question_survives_the_process_that_asked_it(way, approve):
     assert_valid(other.messages)
 
 
-@pytest.mark.parametrize("said", [None, "yes", {"decisions": []}, {"decisions": [{"type": "edit"}]}, [1]])
-def test_only_a_plain_approval_lets_a_call_run(said):
+@EACH_WAY
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"said": None},
+        "yes",
+        {"decisions": []},
+        {"decisions": [{"type": "approve"}] * 2},
+        {"decisions": [{"type": "edit"}]},
+        {"decisions": [{"type": "aprove"}]},
+        [1],
+    ],
+)
+def test_what_is_no_answer_to_the_question_raises_and_the_question_waits_on(said, way):
+    setting = setting_of(RULES, call("pay", {"amount": 5}), say("done"))
+    setting.send({"messages": [HumanMessage("task")]}, way)
+    with pytest.raises(UsageError, match="decision"):
+        setting.send(Command(resume=said), way)
+    assert setting.executed == []
+    setting.send(Command(resume={"decisions": [{"type": "approve"}]}), way)
+    assert setting.executed == [("pay", {"amount": 5})]
+    assert_valid(setting.messages)
+
+
+def test_the_model_reads_what_the_reviewer_said():
     setting = setting_of(RULES, call("pay", {"amount": 5}), say("done"))
     setting.send({"messages": [HumanMessage("task")]})
-    setting.send(Command(resume={"said": said} if said is None else said))
+    setting.send(Command(resume={"decisions": [{"type": "reject", "message": "She is a customer."}]}))
+    (refused,) = [one for one in setting.messages if isinstance(one, ToolMessage)]
+    assert refused.content.endswith("\nShe is a customer.")
     assert setting.executed == []
-    assert_valid(setting.messages)
+
+
+def test_the_outcome_says_how_a_run_was_ended_also_where_it_is_the_usual_way():
+    setting = setting_of("extensions:\n  step_limit: {with: {max_steps: 1}}\n", look(1, "a"), look(2, "b"))
+    setting.send({"messages": [HumanMessage("task")]})
+    assert setting.outcome["stop"]["action"] == "stop"
+
+
+def test_the_last_message_of_a_run_that_wound_down_is_none_that_was_meant_for_the_model():
+    setting = setting_of("extensions:\n  tool_call_limit: {with: {calls: 1}}\n", *[look(n, "a") for n in range(9)])
+    setting.send({"messages": [HumanMessage("task")]})
+    assert setting.outcome["stop"]["action"] == "wind_down"
+    assert setting.messages[-1].content.startswith("The run was ended: call_limit (tool_call_limit, ")
 
 
 def test_without_a_human_a_question_is_a_refusal():
@@ -672,7 +712,7 @@ def test_decisions_of_many_rules_are_those_of_a_replay(seed):
 
 def test_the_block_of_the_documentation_holds(capsys):
     page = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
-    (block,) = re.findall(
+    block, _ = re.findall(  # the other one goes on after an interrupt
         r"```python\n(.*?)```", page.partition("\n## LangChain\n")[2].partition("\n## ")[0], re.DOTALL
     )
     exec(

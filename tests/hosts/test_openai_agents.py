@@ -282,6 +282,16 @@ def test_calls_with_one_id_run_as_they_were_judged_and_each_has_its_answer():
     assert_all_valid(setting)
 
 
+@pytest.mark.parametrize("ended", ["answered", "stopped"])
+def test_a_run_that_is_over_takes_no_second_task(ended):
+    policy = "extensions:\n  step_limit: {with: {max_steps: 1}}\n"
+    setting = setting_of(policy, *([say("x")] if ended == "answered" else [look(1, "a"), look(2, "b")]))
+    setting.send("task", "sync")
+    for way in ("sync", "async"):
+        with pytest.raises(UsageError, match="make another one"):
+            setting.send("another task", way)
+
+
 @EACH_WAY
 @pytest.mark.parametrize("approve", [True, False])
 def test_a_question_survives_the_process_that_asked_it(way, approve):
@@ -295,6 +305,9 @@ def test_a_question_survives_the_process_that_asked_it(way, approve):
     first = setting_of(policy, *turns)
     first.send("task", way)
     assert [item.raw_item.name for item in first.result.interruptions] == ["pay"]
+    assert [first.guard.question(item) for item in first.result.interruptions] == [
+        "rules said so (rules, policy.yaml:5)"
+    ]
     assert first.executed == [("look", {"page": 1})]
     text, saved = first.result.to_state().to_string(), first.guard.save()
     steps = [step(turn, number + 2) for number, turn in enumerate(turns[2:])]

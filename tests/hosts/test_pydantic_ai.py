@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
+    BinaryContent,
     DeferredToolRequests,
     DeferredToolResults,
     ExternalToolset,
@@ -61,6 +62,7 @@ from policyengine.hosts.pydantic_ai import PolicyCapability, PolicyStopped
 from policyengine.hosts.table import HOSTS
 from policyengine.policy.load import load_policy_text
 from policyengine.replay import replay_journal
+from policyengine.run import Run
 from policyengine.telemetry.journal import JournalWriter
 from policyengine.testing import ListedRegistry, ManualClock
 from tests.hosts.replayed import Decisions, assert_as_in_a_replay
@@ -703,9 +705,9 @@ def test_a_run_that_waits_goes_on_in_another_process_with_its_counts():
     agent, paid = paying(says(batch), first)
     waiting = agent.run_sync("task")
     assert isinstance(waiting.output, DeferredToolRequests)
-    assert waiting.output.metadata["c0-1"]["question"] == "May pay be called?"
+    assert waiting.output.metadata["c0-1"]["question"] == "May pay be called? (approval, policy.yaml:5)"
     assert first.outcome_of(waiting) is None
-    assert list(store) == [waiting.conversation_id]
+    assert [key.partition("/")[0] for key in store] == [waiting.conversation_id]
     history = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(waiting.all_messages()))
 
     second = PolicyCapability(engine_of(BOTH), store=store)
@@ -716,6 +718,42 @@ def test_a_run_that_waits_goes_on_in_another_process_with_its_counts():
     assert (paid, store) == ([5], {})
     assert (outcome.calls, outcome.executed, outcome.iterations) == (4, 3, 3)
     assert parts_of(result.all_messages(), ToolReturnPart)[-1].outcome == "denied"
+
+
+def test_runs_of_one_conversation_that_wait_at_the_same_time_go_on_each_with_its_counts():
+    guard = PolicyCapability(engine_of(BOTH))
+    agent, paid = paying(says("hello", [("pay", {"amount": 1})], [("pay", {"amount": 2})], "one", "two"), guard)
+    before = agent.run_sync("task").all_messages()
+    waiting = [agent.run_sync(task, message_history=before) for task in ("first", "second")]
+    assert waiting[0].conversation_id == waiting[1].conversation_id
+    for number, run in enumerate(waiting, 1):
+        outcome = guard.outcome_of(agent.run_sync(**approved(run)))
+        assert (paid[-1], outcome.calls, outcome.executed) == (number, 1, 1)
+
+
+@pytest.mark.parametrize(("contents", "status"), [("abcde", "completed"), ("aaaaa", "stopped")])
+def test_images_beside_a_value_are_equal_results_only_where_they_are_equal(contents, status):
+    guard = PolicyCapability(engine_of("extensions:\n  stall_detector: {with: {repeat: {stop: 3}}}\n"))
+    agent, left = Agent(says(*[[("shot", {})]] * 5, "done"), capabilities=[guard]), iter(contents)
+
+    @agent.tool_plain
+    def shot() -> ToolReturn:
+        image = BinaryContent(next(left).encode(), media_type="image/png")
+        return ToolReturn("Here is the screen", content=[image])
+
+    assert guard.outcome_of(agent.run_sync("task")).status == status
+
+
+@pytest.mark.parametrize("point", ["after_model_response", "after_parse", "before_tool_call", "after_tool_call"])
+def test_an_engine_that_fails_at_every_response_ends_the_run_soon(point, monkeypatch):
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(Run, point, broken)
+    guard = PolicyCapability(engine_of(SHARED))
+    agent, _ = looking(says(*[[("look", {"page": page})] for page in range(9)], "done"), guard)
+    outcome = guard.outcome_of(agent.run_sync("task"))
+    assert (outcome.status, outcome.stop.code) == ("failed", ADAPTER_FAILED)
 
 
 def test_an_approved_call_of_a_run_that_is_lost_is_judged_anew_and_runs_once():

@@ -241,3 +241,49 @@ def test_a_stream_that_ends_with_an_open_block_is_cut():
     events = tuple(event for event in reply.events if event["type"] != "content_block_stop")
     with serve(replace(reply, events=events)) as wire:
         assert failure(at(wire.url, stream=True), "sync").code == "stream_cut"
+
+
+def paused(*blocks) -> Reply:
+    return message(*blocks, stop_reason="pause_turn")
+
+
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "museum"}}
+
+
+@DRIVERS
+@STREAM
+def test_a_turn_that_the_provider_pauses_is_sent_back_and_goes_on(driver, stream):
+    told = [
+        paused(text_block("I search. "), SEARCH),
+        paused(text_block("And again. ")),
+        message(text_block("At nine.")),
+    ]
+    with serve(*[replies(reply, stream) for reply in told]) as wire:
+        answer = ask(at(wire.url, stream=stream), driver)
+    assert (answer.text, answer.finish_reason) == ("I search. And again. At nine.", "end_turn")
+    assert answer.usage == Usage(33, 21, 54)
+    assert [turn["role"] for turn in wire.requests[2]["messages"]] == ["user", "assistant"]
+    assert [block["type"] for block in wire.requests[2]["messages"][1]["content"]] == [
+        "text",
+        "server_tool_use",
+        "text",
+    ]
+    assert [block["type"] for block in answer.raw["content"]] == ["text", "server_tool_use", "text", "text"]
+
+
+def test_a_turn_that_is_paused_for_ever_is_a_failure():
+    with serve(*[paused(text_block("I search."))] * 20) as wire:
+        assert failure(at(wire.url), "sync").code == "malformed_output"
+    assert len(wire.requests) == 10
+
+
+@DRIVERS
+def test_what_utf_8_cannot_carry_is_replaced_before_it_is_sent(driver):
+    history = (
+        Message("user", "what is in caf\udce9.txt?"),
+        Message("assistant", "", (ToolCall("a", "look", '{"place": "caf\udce9"}', {"place": "caf\udce9"}),)),
+        Message("tool", "empty \udce9", tool_call_id="a"),
+    )
+    with serve(message(text_block("Nothing."))) as wire:
+        assert ask(at(wire.url), driver, ModelRequest(history)).text == "Nothing."
+    assert "caf\ufffd.txt" in json.dumps(wire.requests[0], ensure_ascii=False)

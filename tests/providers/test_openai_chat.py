@@ -331,3 +331,12 @@ def test_an_overflow_that_the_server_hides_is_seen_in_its_usage(driver, stream):
         ("context_overflow", "window_full"),
     ]
     assert find_silent_overflow(answers[2], estimated_prompt_tokens=12, context_window=8192) is None
+
+
+@DRIVERS
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_utf_8_cannot_carry_is_replaced_before_it_is_sent(driver, stream):
+    history = (Message("user", "what is in caf\udce9.txt?"), Message("tool", "a \udce9", tool_call_id="a"))
+    with serve(replies(chat("Nothing."), stream)) as wire:
+        assert ask(at(wire.url, stream=stream), driver, ModelRequest(history)).text == "Nothing."
+    assert wire.requests[0]["messages"][0]["content"] == "what is in caf\ufffd.txt?"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from policyengine import Agent, Engine, UsageError, batch, call, say
+from policyengine.identity import content_mark
 from policyengine.plugins.registry import builtin_registry
 from policyengine.policy.load import load_policy_text
 from policyengine.providers.scripted import ScriptedModel
@@ -250,3 +251,38 @@ def test_effects_that_tools_claim_count_only_where_the_policy_says_nothing(tmp_p
     assert (made.tool("look").effect, made.tool("look").timeout_s) == ("read", 3.0)
     assert made.digest != policy.digest
     assert Engine(made).snapshot.tool("look").effect == "read"
+
+
+def odd(**options) -> McpServer:
+    return McpServer.over_stdio(sys.executable, [str(Path(__file__).with_name("odd_mcp_server.py"))], **options)
+
+
+def called(server: McpServer, *names: str) -> list[tuple[str, str]]:
+    made = [asyncio.run(server.call(name, {}, again=True)) for name in names]
+    return [(result.status, result.error.code if result.error else result.text) for result in made]
+
+
+@pytest.mark.parametrize("name", ["new_block", "bad_structure"])
+def test_an_answer_that_is_no_valid_result_leaves_the_server_as_it_is_and_is_not_asked_for_twice(name):
+    with odd() as server:
+        server.tools()
+        assert called(server, "count", name, "count") == [
+            ("ok", "call 1"),
+            ("error", "mcp_unreadable"),
+            ("ok", "call 3"),
+        ]
+
+
+def test_a_server_that_hangs_for_good_is_started_anew_once_two_calls_had_no_answer():
+    with odd(timeout_s=0.3, connect_timeout_s=2) as server:
+        server.tools()
+        assert called(server, "hang", "count") == [("timeout", "timeout"), ("timeout", "timeout")]
+        server.timeout_s = 10
+        assert called(server, "count") == [("ok", "call 1")]
+
+
+def test_images_are_compared_by_what_they_hold_and_never_shown(tmp_path):
+    with stdio(tmp_path) as server:
+        result = asyncio.run(server.call("picture", {}))
+    assert result.text == "seen\n[image, image/png, left out]"
+    assert result.beside == content_mark("image", "aGk=") != content_mark("image", "aGj=")

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from policyengine.masking import without_secrets
 from policyengine.messages import ProviderError
 from policyengine.providers.errors import wordings
 from policyengine.providers.errors.numbers import (
@@ -39,7 +40,6 @@ from policyengine.providers.errors.request_id import REQUEST_ID_HEADERS, find_re
 from policyengine.providers.errors.unwrap import Unwrapped, attribute, unwrap
 
 MAX_MESSAGE = 2000
-_SECRET = re.compile(r"\b(?:(sk|pk|rk|gsk|xai|hf)[-_][\w\-*.]{8,256}|(AIza)[\w\-*]{16,256}|(Bearer )[\w\-*.]{8,2000})")
 _NO_QUOTA = re.compile(r"\blimit: ?0\b(?!\.)|free quota tier")
 
 
@@ -151,7 +151,7 @@ def _sum(numbers: Numbers) -> int | None:
 def _message(said: Unwrapped) -> str:
     told = said.messages[0] if said.messages else said.text or " ".join(said.labels)
     told = " ".join(told[: MAX_MESSAGE * 2].split())
-    return _SECRET.sub(lambda match: f"{next(filter(None, match.groups()))}...", told)[:MAX_MESSAGE]
+    return without_secrets(told)[:MAX_MESSAGE]
 
 
 # ---- judges, in their order: each returns a class, or leaves it to the next
