@@ -166,11 +166,11 @@ def play(recording: Recording, engine: Engine) -> Played:
     results = {item.call_id: item.result for item in seen_by_hooks(recording).events if isinstance(item, ToolAnswered)}
     events, answers, happened, refused_at = [], [], [], None
     with TemporaryDirectory() as folder:
-        store = SqliteStore(Path(folder) / "hooks.sqlite")
+        store = SqliteStore(Path(folder) / "hooks.sqlite", durable=False, clock=lambda: now[0])
 
         def tell(event: dict[str, Any]) -> dict[str, Any]:
             read = DIALECT.read(event)
-            reply = DIALECT.write(read, answer(DIALECT, deciding, read, store, clock=lambda: now[0]))
+            reply = DIALECT.write(read, answer(DIALECT, deciding, read, store))
             events.append(event)
             answers.append(reply)
             return reply

@@ -135,7 +135,7 @@ class Dialect(msgspec.Struct, frozen=True):
             args if isinstance(args, dict) else {} if args is None else {"input": args},
             _text(raw.get("tool_use_id")) if self.ids else "",
             raw.get("error") if failed else raw.get("tool_response", raw.get("tool_output")),
-            self.modes and raw.get("permission_mode") in NOBODY_ASKED,
+            self.modes and _text(raw.get("permission_mode")) in NOBODY_ASKED,
             _text(raw.get("source")),
         )
 

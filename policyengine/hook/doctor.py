@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal
@@ -19,7 +20,7 @@ import msgspec
 
 from policyengine.errors import PolicyEngineError
 from policyengine.hook.entry import DEADLINE_S
-from policyengine.hook.settings import BLOCKING, Entries, hooks_of, read
+from policyengine.hook.settings import BLOCKING, Entries, hooks_of, installed, read, usable
 
 ROUNDS = 5
 SLOW_S = 1.0
@@ -38,9 +39,13 @@ def examine(path: str, entries: Entries) -> Iterator[Finding]:
     """Yield what is found, in the order in which one would mend it."""
     commands = yield from _settings(path, entries)
     yield from _executable(entries, commands)
-    yield from _policy(entries)
-    yield from _store(entries)
-    yield from _timing(entries, commands)
+    wanted = yield from _installed(entries, commands)
+    for one in wanted:
+        yield from _policy(one)
+    yield from _store(wanted[0])
+    for one in wanted:
+        yield from _files(one)
+    yield from _timing(wanted[0], commands)
 
 
 def _settings(path: str, entries: Entries) -> Generator[Finding, None, dict[str, str]]:
@@ -50,6 +55,8 @@ def _settings(path: str, entries: Entries) -> Generator[Finding, None, dict[str,
     except PolicyEngineError as error:
         yield Finding("bad", "settings", str(error))
         return {}
+    if data.get("disableAllHooks"):
+        yield Finding("bad", "settings", f"{path} has disableAllHooks, so the host starts no hook at all")
     commands: dict[str, str] = {}
     for key, groups in table.items():
         for group in groups if isinstance(groups, list) else ():
@@ -102,25 +109,47 @@ def _executable(entries: Entries, commands: dict[str, str]) -> Iterator[Finding]
             yield Finding("ok", "executable", program)
 
 
-def _policy(entries: Entries) -> Iterator[Finding]:
-    from policyengine.engine import Engine
-    from policyengine.hosts.able import require
-    from policyengine.hosts.table import HOSTS
+def _installed(entries: Entries, commands: dict[str, str]) -> Generator[Finding, None, list[Entries]]:
+    """Return what is looked at: what the command line says, else what the installed commands do."""
+    if entries.policy or entries.overlays or entries.folders or entries.state:
+        return [entries]
+    found: list[Entries] = []
+    for event, command in sorted(commands.items(), key=lambda item: item[0] not in BLOCKING):
+        one = installed(command, entries)
+        if one is None:
+            yield Finding("bad", event, f"`{command}` is not understood, so it blocks; install the hooks again")
+        elif one not in found:
+            found.append(one)
+    if len(found) > 1:
+        yield Finding("warn", "settings", "the entries of ours differ in their options; install the hooks again")
+    return found or [entries]
 
+
+def _policy(entries: Entries) -> Iterator[Finding]:
     name = entries.policy or os.environ.get("POLICYENGINE_POLICY", "") or "default"
     try:
-        snapshot = Engine(name, overlays=entries.overlays, folders=entries.folders).snapshot
-        warnings = require(snapshot, HOSTS[entries.dialect.host])
+        _, rules, warnings, builtin = usable(entries)
     except PolicyEngineError as error:
-        yield Finding("bad", "policy", str(error))
+        yield Finding("bad", "policy", f"{name} cannot be used, so every call is blocked: {error}")
         return
-    yield Finding("ok", "policy", f"{name}: {len(snapshot.policy.rules)} rules")
+    yield Finding("ok", "policy", f"{name}: {rules} rules")
     for problem in warnings:
         yield Finding("warn", "policy", f"{problem.code} {problem.path}: {problem.message}")
-    if any("." in rule.use for rule in snapshot.policy.rules):
+    if not builtin:
         yield Finding(
             "warn", "policy", "it uses extensions that are not built in, so it is loaded anew for every event"
         )
+
+
+def _files(entries: Entries) -> Iterator[Finding]:
+    for about, path in (("log", entries.log), ("record", entries.record)):
+        if not path:
+            continue
+        place = path if os.path.exists(path) else os.path.dirname(os.path.abspath(path))
+        if os.path.isdir(path) or not os.access(place, os.W_OK):
+            yield Finding("bad", about, f"{path} cannot be written; the events are judged, and leave nothing there")
+        else:
+            yield Finding("ok", about, path)
 
 
 def _store(entries: Entries) -> Iterator[Finding]:
@@ -129,11 +158,10 @@ def _store(entries: Entries) -> Iterator[Finding]:
 
     try:
         folder = state_folder(entries.state)
-        store = SqliteStore(os.path.join(folder, STORE), busy_s=2.0)
+        store = SqliteStore(os.path.join(folder, STORE), durable=False, busy_s=2.0)
         try:
             wrong = store.check()
-            with store.update():
-                pass
+            store.update(lambda values: values.now())
         finally:
             store.close()
     except PolicyEngineError as error:
@@ -149,6 +177,11 @@ def _timing(entries: Entries, commands: dict[str, str]) -> Iterator[Finding]:
     """Time an event that changes nothing, in the way the host starts it."""
     before = next((event for event in entries.dialect.installed if event in BLOCKING), "")
     command = commands.get(before) or entries.command(before)
+    words = _words(command, entries)
+    if words is None:
+        text = f"`{command}` is not started: it is not what this installation writes, or names folders not given here"
+        yield Finding("warn", "timing", text)
+        return
     session = {entries.dialect.event_key: "SessionStart", "session_id": "policyengine-doctor"}
     data = msgspec.json.encode(session)
     empty, taken = [], []
@@ -156,7 +189,7 @@ def _timing(entries: Entries, commands: dict[str, str]) -> Iterator[Finding]:
         began = perf_counter()
         subprocess.run([sys.executable, "-c", "pass"], check=False)
         middle = perf_counter()
-        done = subprocess.run(command, shell=True, input=data, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(words, input=data, capture_output=True, timeout=120, check=False)
         if done.returncode != 0 or done.stdout:
             said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
             yield Finding("bad", "timing", f"`{command}` exits with {done.returncode}: {said}")
@@ -167,3 +200,21 @@ def _timing(entries: Entries, commands: dict[str, str]) -> Iterator[Finding]:
     spent, base = median(taken), median(empty)
     text = f"{spent * 1e3:.0f} ms for an event; the interpreter alone takes {base * 1e3:.0f} ms"
     yield Finding("warn" if spent > SLOW_S else "ok", "timing", text)
+
+
+def _words(command: str, entries: Entries) -> list[str] | None:
+    """Return the words of an installed command, or `None` where it is not ours to run.
+
+    The file of hooks may have come with somebody's project. So no shell sees what it says, only this interpreter is
+    started, with our module, and no folder of code that whoever asks has not named.
+    """
+    try:
+        words = shlex.split(command.removesuffix(" || exit 2"))
+    except ValueError:
+        return None
+    own = shlex.split(entries.command("x"))[:4]
+    rest = words[len(own) :]
+    folders = {os.path.abspath(folder) for folder in entries.folders}
+    named = {value for option, value in pairwise(rest) if option == "--folder"}
+    hidden = any(word.startswith("--folder=") for word in rest)
+    return words if words[: len(own)] == own and named <= folders and not hidden else None

@@ -18,7 +18,7 @@ import msgspec
 
 from policyengine.extension import Extension
 from policyengine.policy.model import Policy
-from policyengine.run import Run, Sink, read_saved
+from policyengine.run import Journal, Run, Sink, read_saved
 from policyengine.runstate import Conversation, RunState
 from policyengine.snapshot import PolicySnapshot, build_snapshot
 
@@ -30,7 +30,7 @@ class Deciding:
     """What `HostRun` needs of an engine: the snapshot in force, and runs under it.
 
     `enforce_time` is for rules that are not built in: a process that has just begun is slow the first time. The clock
-    is that of the world, since a run outlives processes and boots.
+    is that of the world, since a run outlives processes and boots. `record` names the file of the `journal`.
     """
 
     def __init__(
@@ -40,18 +40,28 @@ class Deciding:
         enforce_time: bool = False,
         clock: Callable[[], float] = time,
         sinks: Sequence[Sink] = (),
+        journal: Journal | None = None,
+        record: str = "",
     ) -> None:
         self.snapshot = snapshot
         self.enforce_time = enforce_time
         self.clock = clock
         self.sinks = sinks
+        self.journal = journal
+        self.record = record
 
     def start_run(self, *, run_id: str = "", agent: str = "", conversation: Conversation | None = None) -> Run:
         """Return a new run."""
-        return self._run(RunState(run_id or os.urandom(16).hex(), agent), conversation or Conversation())
+        state, shared = RunState(run_id or os.urandom(16).hex(), agent), conversation or Conversation()
+        if self.journal is not None:
+            named = self.snapshot.named
+            self.journal.begin(state.run_id, agent=agent, protocol=state.protocol, conversation=shared.id, policy=named)
+        return self._run(state, shared)
 
     def resume_run(self, saved: bytes) -> tuple[Run, Any]:
         """Return the run that `Run.save` wrote, and the driver's part of it.
+
+        The journal is not told: it is the same one that another process wrote to before, unless `session` says so.
 
         Raises:
             UsageError: the bytes are no saved run, or one of another version.
@@ -65,6 +75,7 @@ class Deciding:
             state,
             conversation=conversation,
             sinks=self.sinks,
+            journal=self.journal,
             clock=self.clock,
             enforce_time=self.enforce_time,
         )

@@ -14,6 +14,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 DEADLINE_S = 20.0
@@ -31,7 +32,7 @@ MAX_REASON = 2_000
 
 USAGE = (
     "usage: policyengine hook HOST [--policy NAME] [--overlay FILE]... [--folder DIR]... [--state DIR] "
-    "[--event NAME] [--deadline SECONDS]"
+    "[--event NAME] [--deadline SECONDS] [--log FILE] [--record FILE]"
 )
 
 
@@ -45,6 +46,8 @@ class Arguments:
         self.folders: list[str] = []
         self.state = ""
         self.event = ""
+        self.log = ""
+        self.record = ""
         self.deadline_s = DEADLINE_S
         rest = list(words)
         while rest:
@@ -75,6 +78,10 @@ class Arguments:
                 self.state = value
             case "--event":
                 self.event = value
+            case "--log":
+                self.log = value
+            case "--record":
+                self.record = value
             case "--deadline":
                 self.deadline_s = float(value)
                 if not 0 < self.deadline_s < 1e6:
@@ -84,11 +91,18 @@ class Arguments:
 
 
 class Ending:
-    """How this process ends, whatever happens: `name` is the event, as far as it is known."""
+    """How this process ends, whatever happens: `name` is the event, as far as it is known.
+
+    Only what it writes reaches the host: what rules print goes to stderr, where it cannot spoil an answer.
+    """
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.done = False
+        self.out = 1
+        with suppress(OSError):  # one of the two may be closed; what cannot be written later fails then
+            self.out = os.dup(1)
+            os.dup2(2, 1)
 
     def fail(self, why: str) -> NoReturn:
         """End the process because it failed: block where that makes sense, and else tell the user."""
@@ -99,13 +113,13 @@ class Ending:
         import json
 
         _write(2, f"{text}\n")
-        _write(1, json.dumps({"systemMessage": text}))
+        _write(self.out, json.dumps({"systemMessage": text}))
         os._exit(0)
 
     def answer(self, out: str) -> NoReturn:
         """End the process with an answer."""
         self.done = True
-        if out and not _write(1, out):
+        if out and not _write(self.out, out):
             self.fail("the answer could not be written")
         os._exit(0)
 

@@ -17,23 +17,32 @@ from typing import Any
 import msgspec
 
 from policyengine.hook.dialects import Dialect, Event, Reply, result_of
+from policyengine.hook.entry import DEADLINE_S
 from policyengine.hosts.core import HostRun
 from policyengine.hosts.host import Host
+from policyengine.hosts.state import with_place
 from policyengine.hosts.table import HOSTS
 from policyengine.messages import ToolCall, ToolError, ToolResult
 from policyengine.outcome import Outcome
+from policyengine.run import read_driver
+
+TWICE_S = DEADLINE_S
+"""Within what time an event that says the same again is taken for the same event: so long does a hook take at most."""
 
 CANNOT_REMOVE = "This call was refused: it would have to run with fewer arguments, and the host cannot take one away."
 
 
 class Session(msgspec.Struct):
     """What is kept beside a run: which run of the session it is, whether the agent gave its answer, and calls of hosts
-    that name none, by what they are.
+    that name none, by what they are. `recorded` is the journal that has the run from its beginning, or from a state on.
+    `judged` says of open calls what they are and when they were judged, by their ids.
     """
 
     number: int = 1
     answered: bool = False
     names: dict[str, list[str]] = {}
+    recorded: str = ""
+    judged: dict[str, tuple[str, float]] = {}
 
 
 def judge(dialect: Dialect, engine: Any, event: Event, saved: bytes | None) -> tuple[Reply, bytes | None]:
@@ -47,7 +56,7 @@ def judge(dialect: Dialect, engine: Any, event: Event, saved: bytes | None) -> t
         case "prompt":
             run, reply = _prompt(dialect, engine, event, run)
         case "before":
-            reply = _before(dialect, event, run)
+            reply = _before(dialect, event, run, engine.clock())
         case "after" | "failed":
             reply = _after(dialect, event, run)
         case "denied":
@@ -76,7 +85,10 @@ def _run(dialect: Dialect, engine: Any, event: Event, saved: bytes | None) -> Ho
     attended = not event.unattended
     if saved is not None:
         run = HostRun.resume(engine, _host(dialect), saved, attended=attended)
-        run.state.extra = msgspec.convert(run.state.extra or {}, Session)
+        session = run.state.extra = read_driver(run.state.extra or {}, Session)
+        if engine.record and session.recorded != engine.record:
+            engine.journal.resume(run.run.state.run_id, saved)
+        session.recorded = engine.record
         return run
     return _new(dialect, engine, event, Session(), attended=attended)
 
@@ -85,6 +97,7 @@ def _new(dialect: Dialect, engine: Any, event: Event, session: Session, **option
     name = f"{event.session}/{event.agent}" if event.agent else event.session
     name = name if session.number == 1 else f"{name}#{session.number}"
     run = HostRun(engine, _host(dialect), run_id=name, agent=event.agent_type or event.agent, **options)
+    session.recorded = engine.record
     run.state.extra = session
     return run
 
@@ -111,15 +124,21 @@ def _is_injected(dialect: Dialect, text: str) -> bool:
     return text.startswith(HARNESS)
 
 
-def _before(dialect: Dialect, event: Event, run: HostRun) -> Reply:
+def _before(dialect: Dialect, event: Event, run: HostRun, now: float) -> Reply:
     if not run.run.state.started:
         run.begin("")
     if event.call_id and any(item.call.id == event.call_id and not item.reported for item in run.state.open):
-        return Reply()  # a host that asks twice about one call: it was judged, and runs
+        what, then = run.state.extra.judged.get(event.call_id, ("", 0.0))
+        if what == _what(event.tool, event.args) and 0 <= now - then < TWICE_S:
+            return Reply()  # a host that has our hook twice: the call was judged, and what was said of it stands
+        _unheard(event.call_id, run)
     if not dialect.hints:
         run.state.undelivered += run.run.take_notes()
     ruling = run.call(ToolCall(event.call_id, event.tool, args=event.args))
     call = ruling.call
+    still = {item.call.id for item in run.state.open if not item.reported}
+    judged = {name: known for name, known in run.state.extra.judged.items() if name in still}
+    run.state.extra.judged = {**judged, event.call_id: (_what(event.tool, event.args), now)}
     if ruling.runs and ruling.changed and dialect.merges and event.args.keys() - (call.args or {}).keys():
         run.answer(call.id, CANNOT_REMOVE, "denied", error=ToolError("cannot_rewrite", CANNOT_REMOVE, False))
         return Reply("deny", CANNOT_REMOVE, notes=_notes(dialect, event, run), stop=_ended(run))
@@ -131,8 +150,13 @@ def _before(dialect: Dialect, event: Event, run: HostRun) -> Reply:
         args = dict(call.args or {})
         return Reply("rewrite", "policyengine changed the arguments", args) if ruling.changed else Reply()
     if ruling.action == "ask":
-        return Reply("ask", ruling.text)
-    return Reply("deny", ruling.text or "refused", notes=_notes(dialect, event, run), stop=_ended(run))
+        return Reply("ask", ruling.shown)
+    return Reply(
+        "deny",
+        with_place(ruling.text or "refused", ruling.rule, ruling.at),
+        notes=_notes(dialect, event, run),
+        stop=_ended(run),
+    )
 
 
 def _after(dialect: Dialect, event: Event, run: HostRun) -> Reply:
@@ -154,6 +178,13 @@ def _denied(event: Event, run: HostRun) -> Reply:
     if any(item.call.id == event.call_id and item.result is None and not item.reported for item in run.state.open):
         run.answer(event.call_id, text, "denied", error=ToolError("denied", text, False))
     return Reply(stop=_ended(run))
+
+
+def _unheard(call_id: str, run: HostRun) -> None:
+    """Close a call of which nothing was heard, because its id is used again: whether it ran, nobody knows."""
+    text = "no result was reported"
+    if any(item.call.id == call_id and item.result is None and not item.reported for item in run.state.open):
+        run.answer(call_id, text, "error", error=ToolError("no_result", text, None))
 
 
 def _stop(run: HostRun) -> Reply:
@@ -202,5 +233,5 @@ def _ended(run: HostRun) -> str:
     stop = outcome.stop
     if stop is None:
         return "policyengine: the run has ended"
-    where = f" ({stop.rule}, {stop.at})" if stop.at else f" ({stop.rule})" if stop.rule else ""
-    return f"policyengine: {stop.message or stop.code}{where}"
+    said = stop.code if stop.action == "wind_down" else stop.message or stop.code
+    return f"policyengine: {with_place(said, stop.rule, stop.at)}"

@@ -21,6 +21,7 @@ import msgspec
 
 from policyengine.errors import UsageError
 from policyengine.hook.dialects import Dialect
+from policyengine.policy.problems import Problem
 
 TIMEOUT_S = 60
 """After what time the host gives the hook up; it then lets through, so it is far more than we take."""
@@ -38,6 +39,8 @@ class Entries(msgspec.Struct, frozen=True):
     overlays: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     state: str = ""
+    log: str = ""
+    record: str = ""
     python: str = sys.executable
 
     def command(self, event: str) -> str:
@@ -50,8 +53,9 @@ class Entries(msgspec.Struct, frozen=True):
         for option, values in (("--overlay", self.overlays), ("--folder", self.folders)):
             for value in values:
                 words += [option, os.path.abspath(value)]
-        if self.state:
-            words += ["--state", os.path.abspath(self.state)]
+        for option, place in (("--state", self.state), ("--log", self.log), ("--record", self.record)):
+            if place:
+                words += [option, os.path.abspath(place)]
         words += ["--event", event]
         return shlex.join(words) + (" || exit 2" if event in BLOCKING else "")
 
@@ -61,11 +65,67 @@ class Entries(msgspec.Struct, frozen=True):
         return {"hooks": [{"type": "command", "command": self.command(event), "timeout": timeout}]}
 
     def is_ours(self, command: Any) -> bool:
-        """Return whether a command is one that we installed for this host, with whatever options."""
-        pattern = (
-            rf"(?:-m {re.escape(MODULE)}|\bpolicyengine(?:\.exe)?['\"]? hook) {re.escape(self.dialect.name)}(?:\s|$)"
-        )
-        return isinstance(command, str) and re.search(pattern, command) is not None
+        """Return whether a command is one that we installed for this host, with whatever options, and nothing else."""
+        words = _words(command) if isinstance(command, str) else []
+        if words[-3:] == ["||", "exit", "2"]:
+            words = words[:-3]
+        if any(word and not word.strip("();<>|&") for word in words):
+            return False  # somebody's own command, which may start ours
+        program = os.path.basename(words[0]).removesuffix(".exe") if words else ""
+        own = [program, *words[1:]]
+        ways = (["policyengine", "hook"], [program, "-m", MODULE], [program, "-P", "-m", MODULE])
+        return any(own[: len(way) + 1] == [*way, self.dialect.name] for way in ways)
+
+
+def _words(command: str) -> list[str]:
+    """Return the words of a shell command, operators on their own; nothing where it cannot be read."""
+    reader = shlex.shlex(command, posix=True, punctuation_chars=True)
+    reader.whitespace_split = True
+    reader.commenters = ""
+    try:
+        return list(reader)
+    except ValueError:
+        return []
+
+
+def installed(command: str, entries: Entries) -> Entries | None:
+    """Return what an installed command asks for; `None` where it cannot be read."""
+    from policyengine.hook.entry import Arguments
+
+    try:
+        words = shlex.split(command)
+        first = next(at for at, word in enumerate(words) if word in (MODULE, "hook")) + 1
+        end = words.index("||") if "||" in words else len(words)
+        said = Arguments(words[first:end])
+    except (StopIteration, ValueError):
+        return None
+    return msgspec.structs.replace(
+        entries,
+        policy=said.policy,
+        overlays=tuple(said.overlays),
+        folders=tuple(said.folders),
+        state=said.state,
+        log=said.log,
+        record=said.record,
+    )
+
+
+def usable(entries: Entries) -> tuple[str, int, tuple[Problem, ...], bool]:
+    """Return the policy that hooks would use: name, number of rules, warnings, whether all rules are built in.
+
+    Raises:
+        ConfigError: it cannot be loaded, or asks for what the host cannot do.
+        ExtensionError: an extension breaks the contract.
+    """
+    from policyengine.engine import Engine
+    from policyengine.hosts.able import require
+    from policyengine.hosts.table import HOSTS
+
+    name = entries.policy or os.environ.get("POLICYENGINE_POLICY", "") or "default"
+    snapshot = Engine(name, overlays=entries.overlays, folders=entries.folders).snapshot
+    warnings = require(snapshot, HOSTS[entries.dialect.host])
+    builtin = not any("." in rule.use for rule in snapshot.policy.rules)
+    return name, len(snapshot.policy.rules), tuple(warnings), builtin
 
 
 def install(path: str, entries: Entries, *, remove: bool = False, dry_run: bool = False) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from contextlib import closing, suppress
 from time import time
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from policyengine.hook.dialects import Dialect, Event, Reply, dialect_named
-from policyengine.stores import RUNS, Store, StoreError
+from policyengine.stores import RUNS, Store, StoreError, Values
 
 KEEP_S = 14 * 86_400.0
 """For how long a session that nothing was heard of is kept."""
@@ -33,6 +32,8 @@ class Given(Protocol):
     folders: list[str]
     state: str
     event: str
+    log: str
+    record: str
 
 
 def reply_to(given: Given, data: bytes) -> str:
@@ -52,8 +53,9 @@ def reply_to(given: Given, data: bytes) -> str:
     folder = state_folder(given.state)
     wanted = Wanted(given.policy, dialect.host, tuple(given.overlays), tuple(given.folders))
     engine = engine_for(wanted, folder)
+    _watch(engine, given)
     with closing(_store(folder)) as store:
-        reply = answer(dialect, engine, event, store)
+        reply = answer(dialect, engine, event, store, wanted.name())
     if event.kind == "session":
         remove_old(folder, _DRAFTS, time() - 3600)
         remove_old(folder, (".policy",), time() - KEEP_S)
@@ -61,19 +63,38 @@ def reply_to(given: Given, data: bytes) -> str:
     return msgspec.json.encode(out).decode() if out else ""
 
 
-def answer(dialect: Dialect, engine: Any, event: Event, store: Store, clock: Callable[[], float] = time) -> Reply:
+def _watch(engine: Any, given: Given) -> None:
+    """Have the files written that were asked for; what cannot be written is said on stderr."""
+    if given.log:
+        from policyengine.hook.records import Lines
+        from policyengine.telemetry.decision_log import DecisionLog
+
+        engine.sinks = (DecisionLog(Lines(given.log)),)
+    if given.record:
+        from policyengine.hook.records import Lines
+        from policyengine.telemetry.journal import JournalWriter
+
+        engine.journal, engine.record = JournalWriter(Lines(given.record)), os.path.abspath(given.record)
+
+
+def answer(dialect: Dialect, engine: Any, event: Event, store: Store, mark: str = "") -> Reply:
     """Return the reply to an event, with the run as it is in a store before and after: one transaction.
+
+    Hooks with different policies (`mark`) that a host has for one session have runs of their own.
+
+    The store is one that never asks twice, as SQLite: sinks of the engine are told of decisions as they are made.
 
     Raises:
         StoreError: the store cannot be used; nothing of the event is kept.
     """
     from policyengine.hook.session import judge
 
-    session = f"{dialect.name}/{_quoted(event.session)}/"
+    session = f"{dialect.name}/{mark}/{_quoted(event.session)}/"
     key = session + event.agent
-    with store.update() as values:
+
+    def change(values: Values) -> Reply:
         if event.kind == "session":
-            values.forget(RUNS, clock() - KEEP_S)
+            values.forget(RUNS, values.now() - KEEP_S)
         if not event.session:
             return Reply()
         if event.kind == "session_end":
@@ -83,10 +104,12 @@ def answer(dialect: Dialect, engine: Any, event: Event, store: Store, clock: Cal
         saved = values.get(RUNS, key)
         reply, kept = judge(dialect, engine, event, saved)
         if kept is not None:
-            values.put(RUNS, key, kept, clock())
+            values.put(RUNS, key, kept)
         elif saved is not None:
             values.delete(RUNS, key)
-    return reply
+        return reply
+
+    return store.update(change)
 
 
 def _quoted(name: str) -> str:
@@ -140,4 +163,5 @@ def state_folder(given: str = "") -> str:
 def _store(folder: str) -> Store:
     from policyengine.stores.sqlite import SqliteStore
 
-    return SqliteStore(os.path.join(folder, STORE))
+    # Whoever waits for a disk at every event pays for what a session that is cut short does not need.
+    return SqliteStore(os.path.join(folder, STORE), durable=False)
