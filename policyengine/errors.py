@@ -6,6 +6,7 @@ Knows: facts about mistakes. Must not know: how they are printed or logged.
     ├── ConfigError      the policy author: one or more positioned problems
     ├── ExtensionError   the extension author: package, extension, hook
     ├── StalePolicyError the operator: edits have not come into force for too long
+    ├── StoreError       the operator: state cannot be kept or read (policyengine.stores)
     └── UsageError       the calling program drove the engine wrongly
 
 A denial, a limit and a stop are values (see `actions`, `decision`), never exceptions.
@@ -27,13 +28,15 @@ class PolicyEngineError(Exception):
 class ConfigError(PolicyEngineError):
     """A policy cannot be used. `problems` holds every problem found, sorted by file and line.
 
+    As a text it says of each what the command line says, without the line of the source.
+
     `tried` are the files and directories that were looked for, as far as loading got; some of them may not exist.
     """
 
     def __init__(self, problems: Sequence[Problem], tried: Sequence[str] = ()) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
         self.tried: tuple[str, ...] = tuple(tried)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        super().__init__("\n".join(problem.told() for problem in self.problems))
 
 
 class ExtensionError(PolicyEngineError):

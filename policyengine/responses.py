@@ -46,7 +46,9 @@ NO_ROOM_TOKENS = 16
 """A reply that ends at a length limit after no more tokens than this had no room: the prompt filled the window."""
 FULL_SHARE = 0.98
 
-_THOUGHTS = re.compile(r"<(think|thinking|reasoning|thought)\b[^>]*>.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+_THOUGHTS = re.compile(
+    r"<(think|thinking|reasoning|thought)\b[^<>]{0,200}>.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE
+)
 _LATE_CLOSE = re.compile(r"\A.*</(?:think|thinking|reasoning|thought)\s*>", re.DOTALL | re.IGNORECASE)
 _INVISIBLE = re.compile(r"[\s\u00ad\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]+")
 _MEDIA = ("image", "audio", "video", "file", "document", "inlinedata", "inline_data", "filedata", "file_data")

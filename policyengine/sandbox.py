@@ -25,6 +25,8 @@ MAX_SOURCE = 16_000
 _MAX_DEPTH = 40
 _MAX_LOOPS = 8
 _MAX_JOINED = 10_000
+_MAX_WORK = 100
+"""How many filters, and how many parts of `~`, a template may have: each may copy a whole value in every turn."""
 
 _ALLOWED = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.Getattr, nodes.Getitem),
@@ -70,7 +72,13 @@ class _Environment(ImmutableSandboxedEnvironment):
 def _join(value: Any, separator: str = ", ") -> str:
     if not isinstance(value, list | tuple):
         raise TemplateFault("`join` needs a list")
-    return str(separator)[:20].join(str(item) for item in value)[:_MAX_JOINED]
+    between, held, size = str(separator)[:20], list[str](), 0
+    for item in value:
+        held.append(str(item))
+        size += len(held[-1]) + len(between)
+        if size > _MAX_JOINED:  # in a loop the rest would be put together again and again
+            break
+    return between.join(held)[:_MAX_JOINED]
 
 
 def _printable(value: Any) -> Any:
@@ -123,20 +131,26 @@ def compile_template(source: str, name: str) -> jinja2.Template:
         return jinja2.Template.from_code(_ENVIRONMENT, code, {})
     except jinja2.TemplateSyntaxError as error:
         raise TemplateFault(error.message or "syntax error", error.lineno) from error
-    except (RecursionError, MemoryError, SyntaxError, ValueError, OverflowError) as error:
+    except jinja2.TemplateError as error:  # a constant expression that has no value, found while it is compiled
+        raise TemplateFault(str(error)[:300] or type(error).__name__) from error
+    except (RecursionError, MemoryError, SyntaxError, TypeError, ValueError, OverflowError) as error:
         raise TemplateFault(f"too complicated ({type(error).__name__})") from error
 
 
 def _check_constructs(tree: nodes.Template) -> None:
-    loops = 0
+    loops = filters = parts = 0
     todo: list[tuple[nodes.Node, int, bool]] = [(tree, 0, False)]
     while todo:
         node, depth, in_loop = todo.pop()
         _check_node(node, depth, in_loop)
+        filters += isinstance(node, nodes.Filter)
+        parts += len(node.nodes) if isinstance(node, nodes.Concat) else 0
         if isinstance(node, nodes.For):
             loops += 1
             in_loop = True
         todo.extend((child, depth + 1, in_loop) for child in node.iter_child_nodes())
+    if filters > _MAX_WORK or parts > _MAX_WORK:
+        raise TemplateFault(f"more than {_MAX_WORK} filters, or parts joined by `~`")
     if loops > _MAX_LOOPS:
         raise TemplateFault(f"more than {_MAX_LOOPS} loops")
 
@@ -156,7 +170,7 @@ def _check_node(node: nodes.Node, depth: int, in_loop: bool) -> None:
         raise TemplateFault(f"no filter {node.name!r} (filters are: {', '.join(_FILTERS)})", node.lineno)
     if isinstance(node, nodes.Test) and node.name not in _TESTS:
         raise TemplateFault(f"no test {node.name!r} (tests are: {', '.join(_TESTS)})", node.lineno)
-    if isinstance(node, nodes.Const) and isinstance(node.value, int) and abs(node.value) > 10**18:
+    if isinstance(node, nodes.Const) and isinstance(node.value, int | float) and not abs(node.value) <= 10**18:
         raise TemplateFault("a number that is too large", node.lineno)
 
 

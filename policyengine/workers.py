@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from policyengine.masking import without_secrets
+
 Job = Callable[[], Any]
 
 SETUP_S = 10.0
@@ -102,7 +104,7 @@ def _outcome(job: Job) -> tuple[Any, BaseException | None]:
 def fault_text(error: BaseException) -> str:
     """Return an exception as one bounded text, also one whose own text cannot be had."""
     try:
-        text = str(error)[:500]
+        text = str(error)[:1000]
     except BaseException:  # noqa: BLE001 - `__str__` of a foreign exception is foreign code
         text = "(its text cannot be shown)"
-    return f"{type(error).__name__}: {text}"[:500]
+    return without_secrets(f"{type(error).__name__}: {text}")[:500]

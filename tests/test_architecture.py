@@ -20,6 +20,7 @@ IMPURE = {"loguru", "os", "pathlib", "pluggy", "random", "socket", "threading", 
 
 BROAD = {
     "agent.py": "a tool's exception is an event of the run, whatever it is",
+    "durable/heartbeat.py": "whatever a store raises, the thread goes on that renews the leases of the others",
     "run.py": "what watches a run must not be able to end it",
     "cli/__init__.py": "the end of the process: the exit code tells a crash from a finding",
     "control/server.py": "a reload runs foreign code; its failure is told to the client, and the server goes on",
@@ -32,6 +33,7 @@ BROAD = {
     "hosts/openai_agents.py": "what a tool or a run raises is reported, and raised again",
     "hosts/pydantic_ai.py": "what a tool or a run raises is reported, and raised again",
     "hook/entry.py": "any exit code but 0 and 2 lets the host of a hook go on",
+    "masking.py": "the text of a foreign exception is foreign code; a traceback without it is shown",
     "plugins/checks.py": "a metaclass is foreign code that runs when its class is looked at; its failure is reported",
     "plugins/folder.py": "running a drop-in file is running foreign code; its failure is reported with file and line",
     "plugins/packages.py": "damaged metadata of one package must not hide all others",
@@ -48,6 +50,7 @@ BROAD = {
     "selftest.py": "the self-test calls every guard once to hear what it raises",
     "signatures.py": "annotations are foreign code, and only an aid; what cannot be read says nothing",
     "snapshot.py": "an extension's constructor is foreign code; its failure is a positioned problem",
+    "stores/redis.py": "a change that fails may have seen half of another one; it is raised again, or asked again",
     "tools/mcp.py": "a transport may raise anything; what it raises is the failed call or the server that cannot start",
     "toolset.py": "importing the module of tools is running foreign code; its failure is told to who named it",
     "workers.py": "a guard's exception crosses from its worker thread to the deciding thread",

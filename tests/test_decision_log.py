@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -26,7 +27,17 @@ from policyengine.policy.model import Log
 from policyengine.policy.pointers import CONTENT, POINTER, included_by, parts_of, pointer_trouble
 from policyengine.policy.problems import Position, Problem
 from policyengine.script import call, say
-from policyengine.telemetry.decision_log import MAX_NAME, DecisionLog, Record, call_line, encode, rule_line
+from policyengine.telemetry.decision_log import (
+    MAX_NAME,
+    DecisionLog,
+    PolicyLine,
+    Record,
+    _dumped,
+    _quickly,
+    call_line,
+    encode,
+    rule_line,
+)
 from policyengine.telemetry.masks import MARK, masked
 from policyengine.testing import ListedRegistry, ManualClock, play, policy, rule
 
@@ -473,3 +484,19 @@ def test_a_mask_of_what_is_not_included_is_warned_of():
     (problem,) = [problem for problem in made.warnings if problem.code != "R507"]
     assert (problem.code, problem.path, problem.position.column) == ("R516", "log.mask[1]", 48)
     assert problem.message == "`log.include` has no arguments"
+
+
+@given(st.text(), st.text(), st.floats() | st.integers() | st.none(), st.booleans())
+def test_the_quick_way_to_write_a_line_and_the_careful_one_say_the_same(name, message, observed, with_arguments):
+    vote = Vote(name, "use", "at", "enforce", (Deny("code", "kind", observed, 1.0),), error=message)
+    subject = ToolCall("1", name, "{}", {"x": observed})
+    line = Record(
+        v=1, type="decision", ts="", run_id=name, agent="", iteration=1, step=1, hook="before_tool_call", seq=1,
+        policy=PolicyLine("p", name, 1, ""), call=call_line(subject, with_arguments), decision="deny", raw="deny",
+        decided_by=name, code="", message=message, rules=(rule_line(vote, True),), latency_us=0.1, trace_id=None,
+    )  # fmt: skip
+    quick, careful = _quickly(line), ""
+    with contextlib.suppress(ValueError):
+        careful = _dumped(line)
+    assert (not quick) if with_arguments or not careful else json.loads(quick or careful) == json.loads(careful)
+    assert encode(line).isascii()

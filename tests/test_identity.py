@@ -16,6 +16,7 @@ from policyengine.identity import (
     _canonical,
     _plain_form,
     call_identity,
+    content_mark,
     mask_volatile,
     masked_fingerprint,
     raw_fingerprint,
@@ -325,3 +326,10 @@ def test_a_fingerprint_that_is_remembered_is_the_same_and_no_mask_is_mistaken_fo
     with remembering():
         for _ in range(2):
             assert [masked_fingerprint(text, masks) for text in texts for masks in ((), ("id .",))] == expected
+
+
+def test_a_mark_of_content_is_the_same_for_the_same_content_and_no_mask_takes_it_away():
+    marks = {content_mark("image", bytes([one])) for one in range(256)}
+    assert len(marks) == 256
+    assert all(mask_volatile(mark) == mark for mark in marks)
+    assert content_mark("image", "a") == content_mark("image", b"a") != content_mark("file", "a")

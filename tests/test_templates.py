@@ -314,7 +314,7 @@ def test_hostile_templates_are_refused_in_no_time(directory, text):
 
 
 def test_the_heaviest_template_that_is_accepted_stays_within_bounds(directory):
-    body = "{% if tool in tool ~ tool %}{% endif %}" * 45
+    body = "{% if tool in tool ~ tool %}{% endif %}" * 6
     text = ("{% for a in tools %}" + body + "{% endfor %}") * 8 + "done"
     templates = Templates("en", [directory(en__k=text)])
     started = time.perf_counter()

@@ -39,6 +39,7 @@ KINDS: dict[SampleKind, str] = {
     "stopped_working": "success, stopped at work",
     "stopped_finished": "success, stopped when done",
     "stopped_failed": "stopped, no success",
+    "stopped_unlabelled": "stopped, no label",
     "denied_succeeded": "a call refused that had succeeded",
     "recovered": "calls recovered",
 }

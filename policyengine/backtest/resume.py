@@ -20,6 +20,7 @@ from policyengine import __version__
 from policyengine.backtest.judge import Assignment, Judged
 from policyengine.backtest.work import Unit
 from policyengine.errors import UsageError
+from policyengine.private import for_us_alone
 
 VERSION = 1
 
@@ -58,7 +59,7 @@ class Ledger:
         self._path = path
         self._keys = {unit.number: unit.key() for unit in units}
         try:
-            self._file: IO[bytes] = path.open("a+b")
+            self._file: IO[bytes] = open(path, "a+b", opener=for_us_alone)  # noqa: SIM115 - closed with the block
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
         with ExitStack() as stack:

@@ -34,7 +34,7 @@ _SMALL = 12
 _LONGEST_RANGE = 10_000
 
 _PIECE = re.compile(r'"([^"]*)"|([^."]+)')
-_RANGE = re.compile(r"(?P<first>-?[\d.]+?)\.\.(?P<last>-?[\d.]+?)(?:\.\.(?P<step>[\d.]+))?")
+_RANGE = re.compile(r"(?P<first>-?[\d.]{1,40}?)\.\.(?P<last>-?[\d.]{1,40}?)(?:\.\.(?P<step>[\d.]{1,40}))?")
 
 
 class Threshold(msgspec.Struct, frozen=True):

@@ -24,7 +24,9 @@ SAMPLES = 5
 LONGEST = 10_000
 """Longer runs are counted as this long in the histograms of lengths."""
 
-SampleKind = Literal["stopped_working", "stopped_finished", "stopped_failed", "denied_succeeded", "recovered"]
+SampleKind = Literal[
+    "stopped_working", "stopped_finished", "stopped_failed", "stopped_unlabelled", "denied_succeeded", "recovered"
+]
 
 
 class Sample(msgspec.Struct, frozen=True, order=True):
@@ -227,7 +229,7 @@ def _kinds(facts: RunFacts) -> list[SampleKind]:
     kinds: list[SampleKind] = []
     if facts.stop_turn is not None:
         if facts.label is not True:
-            kinds.append("stopped_failed")
+            kinds.append("stopped_unlabelled" if facts.label is None else "stopped_failed")
         else:
             kinds.append("stopped_working" if facts.working else "stopped_finished")
     if facts.denied_succeeded:

@@ -51,6 +51,7 @@ WORST_FIRST: tuple[SampleKind, ...] = (
     "denied_succeeded",
     "stopped_finished",
     "stopped_failed",
+    "stopped_unlabelled",
     "recovered",
 )
 """The order of timelines."""

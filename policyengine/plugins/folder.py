@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import sys
 import threading
 import weakref
@@ -68,7 +69,28 @@ def extension_files(folder: Path) -> tuple[Path, ...]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise ExtensionError(folder.name, str(folder), f"this folder of extensions cannot be read: {error}") from error
-    return tuple(path for path in entries if path.suffix == ".py" and path.name[0] not in "_." and path.is_file())
+    found = tuple(path for path in entries if path.suffix == ".py" and path.name[0] not in "_." and path.is_file())
+    for path in (folder, *found) if found else ():
+        real = Path(os.path.realpath(path))
+        for place in (real, real.parent) if path is not folder else (real,):
+            if _is_anybodys(place):
+                detail = f"{place} can be written by everybody, and what stands there is run; take that right away"
+                raise ExtensionError(path.stem, short_path(path), detail)
+    return found
+
+
+def _is_anybodys(path: Path) -> bool:
+    """Return whether every user can change a file, or put files into a directory.
+
+    What is mounted read-only is nobody's, whatever its modes say: a ConfigMap's directory has 0777. That a directory is
+    sticky does not help: files can be added to it.
+    """
+    try:
+        if not os.stat(path).st_mode & stat.S_IWOTH:
+            return False
+        return not os.statvfs(path).f_flag & os.ST_RDONLY
+    except OSError:
+        return False
 
 
 def folder_digest(folders: Iterable[Path]) -> str:

@@ -137,8 +137,9 @@ def events(
     """Return what a list of chat messages says happened.
 
     `failure(message, text)` tells whether the harness marked a tool message as failed; `injected(text, task)` whether
-    a later user message is the harness's own. `undecided`: calls may stand in texts, and a tool message may answer
-    one of those. Raises `ShapeError` for what is no chat message.
+    a later user message is the harness's own, which a message may also say itself (`injected: true`). `undecided`:
+    calls may stand in texts, and a tool message may answer one of those. Raises `ShapeError` for what is no chat
+    message.
     """
     happened: list[Event] = []
     pairing = Pairing()
@@ -148,8 +149,9 @@ def events(
         role = message.get("role")
         if role == "user":
             said = text_of(message.get("content"))
-            happened.append(UserSaid(said, task is not None and injected(said, task)))
-            task = said if task is None else task
+            ours = message.get("injected") is True or (task is not None and injected(said, task))
+            happened.append(UserSaid(said, ours))
+            task = said if task is None and not ours else task
         elif role == "assistant":
             happened.append(ModelSaid(_response(message, pairing, read_call)))
         elif role in ("tool", "function"):

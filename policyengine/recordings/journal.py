@@ -68,6 +68,7 @@ class _Run:
         self.error = ""
         self.protocol = "native"
         self.agent = ""
+        self.policy = ""
         self._events: list[Event] = []
         self._pairing = Pairing()
         self._said: ModelSaid | None = None
@@ -89,6 +90,7 @@ class _Run:
             protocol="text" if self.protocol == "text" else "native",
             error=self.error,
             line=self.line,
+            policy=self.policy,
         )
 
     def add(self, line: Line, arguments: dict[str, Any]) -> None:
@@ -96,6 +98,7 @@ class _Run:
         match line.type:
             case "run":
                 self.agent, self.protocol = arguments.get("agent", ""), arguments.get("protocol", "native")
+                self.policy = str(arguments.get("policy", ""))
             case "start":
                 self.task = arguments["task"]
                 self._events.append(UserSaid(self.task, at=line.now))

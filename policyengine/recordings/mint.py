@@ -45,9 +45,9 @@ NAME = "mint"
 FORMS = (Form("tag", "execute", "code"), Form("tag", "solution", "answer", answer=True))
 """The protocol that the prompts declare."""
 
-_CODE = re.compile(r"<execute>(.*?)</execute>", re.DOTALL)
-_FENCE = re.compile(r"```python(.*?)```", re.DOTALL)
-_ANSWER = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
+_CODE = ("<execute>", "</execute>")
+_FENCE = ("```python", "```")
+_ANSWER = ("<solution>", "</solution>")
 _HEAD = "Observation:\n"
 _LEFT = re.compile(
     r"\n?You have -?\d+ steps left(?: and -?\d+ chances to propose solution left)?\.\n"
@@ -134,15 +134,21 @@ def _events(history: list[tuple[str, str]]) -> tuple[tuple[Event, ...], bool]:
     return tuple(happened), answered
 
 
-def _read(text: str, calls: re.Pattern[str]) -> tuple[str, bool]:
+def _read(text: str, calls: tuple[str, str]) -> tuple[str, bool]:
     """Return the code that the harness ran, and whether it took the reply for an answer."""
     if "<solution>" in text:
         return "", bool(_joined(_ANSWER, text))
     return _joined(calls, text), False
 
 
-def _joined(pattern: re.Pattern[str], text: str) -> str:
-    return "\n".join(found.strip() for found in pattern.findall(text))
+def _joined(marks: tuple[str, str], text: str) -> str:
+    """Return what stands between two marks, wherever it does; in time that grows with the text and no faster."""
+    opening, closing = marks
+    found, at = [], 0
+    while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
+        found.append(text[start + len(opening) : end].strip())
+        at = end + len(closing)
+    return "\n".join(found)
 
 
 def _result(call_id: str, text: str) -> ToolResult:

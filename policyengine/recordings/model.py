@@ -59,7 +59,8 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
     where somebody judged it. `group` names the model or the series of runs. `protocol` says how calls were written;
     `forms` are those of the text protocol that the format itself declares. `ended` is how the recording ends, `error`
     what the harness reported as an error. `undecided`: which texts are calls is left to the policy; the user's message
-    behind such a text (or the tools' messages there) is its result.
+    behind such a text (or the tools' messages there) is its result. `policy` is the one that was in force, as far as a
+    recording says: name and digest.
     """
 
     id: str
@@ -76,6 +77,7 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
     set: str = ""
     forms: tuple[Form, ...] = ()
     undecided: bool = False
+    policy: str = ""
 
 
 class Skipped(msgspec.Struct, frozen=True):

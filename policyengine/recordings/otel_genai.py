@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice, takewhile
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args
 
-from policyengine.messages import Usage
+from policyengine.messages import Status, Usage
 from policyengine.recordings.conversation import RawCall, first_count, raw_call
 from policyengine.recordings.loading import NotJsonError, decode
 from policyengine.recordings.model import (
@@ -47,6 +47,12 @@ INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 TOOL, AGENT = "execute_tool", "invoke_agent"
 MODEL = frozenset({"chat", "generate_content", "text_completion"})
 """Names of operations (`gen_ai.operation.name`) that ask a model."""
+
+HARNESS = "policyengine"
+"""The `name` of a message in our own spans that a rule or the loop wrote (see `telemetry.spans`)."""
+
+_STATUSES: dict[str, Status] = {name: name for name in get_args(Status)}
+"""What our own spans say became of a call."""
 
 CHOICE = "gen_ai.choice"
 DETAILS = "gen_ai.client.inference.operation.details"
@@ -313,7 +319,10 @@ def _status(value: Any) -> tuple[bool, str]:
 
 @dataclass(slots=True)
 class _Message:
-    """A message, whatever convention wrote it. `answers` are ids, names and texts of results."""
+    """A message, whatever convention wrote it. `answers` are ids, names and texts of results.
+
+    `injected` is what our own spans say of texts in the user's role that a rule or the loop wrote.
+    """
 
     role: str
     text: str = ""
@@ -321,6 +330,7 @@ class _Message:
     calls: list[RawCall] = field(default_factory=list)
     answers: list[tuple[str, str, str]] = field(default_factory=list)
     finish: str = ""
+    injected: bool = False
 
 
 def _messages(value: Any, what: str) -> list[_Message]:
@@ -332,6 +342,7 @@ def _message(value: Mapping[str, Any]) -> _Message:
     if "parts" not in value:
         return _chat_message(value)
     message = _Message(string(value.get("role"), "role"), finish=text_or_empty(value.get("finish_reason")))
+    message.injected = value.get("name") == HARNESS
     texts: list[str] = []
     for item in sequence(value["parts"], "parts"):
         part = mapping(item, "a part")
@@ -483,7 +494,8 @@ class _Run:
                 tool = self._tool(call_id, name or self._name(call_id))
                 self._answer(call_id, name, text, tool, span.start if tool is None else tool.end)
             if message.role == "user" and (message.text or not message.answers):
-                self.tape.user(message.text, injected=bool(message.answers), at=span.start or None)
+                injected = message.injected or bool(message.answers)
+                self.tape.user(message.text, injected=injected, at=span.start or None)
 
     def _respond(self, message: _Message, span: _Span | None) -> None:
         finish = message.finish or (_finish(span) if span is not None else "")
@@ -501,12 +513,15 @@ class _Run:
     def _answer(self, call_id: str, name: str, text: str, tool: _Span | None, at: float) -> None:
         self._waiting = [call for call in self._waiting if call.id != call_id or not call_id]
         failed = tool is not None and tool.failed
+        told = tool.text("policyengine.tool.status") if tool is not None else ""
+        own = _STATUSES.get(told)
         self.tape.tool(
             call_id,
             name,
             text,
-            status="error" if failed else "ok",
+            status=own or ("error" if failed else "ok"),
             error=tool.why if failed and tool is not None else "",
+            code=(tool.text("error.type") if own and tool is not None else "") or "tool_failed",
             duration_s=tool.end - tool.start if tool is not None else None,
             at=at or None,
         )

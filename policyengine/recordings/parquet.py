@@ -59,8 +59,8 @@ def rows(path: Path, start: int = 0, stop: int | None = None, row: int = 1) -> I
                     for value in batch.to_pylist():
                         yield row, _value(value, decode)
                         row += 1
-    except (arrow.ArrowException, OSError) as error:
-        raise TableError(_reason(error)) from None
+    except (arrow.ArrowException, OSError, ValueError, ArithmeticError, RecursionError) as error:
+        raise TableError(_reason(error)) from None  # of a damaged file, values are no text, no date or no number
 
 
 def groups(path: Path, size: int) -> list[Groups]:
@@ -70,7 +70,7 @@ def groups(path: Path, size: int) -> list[Groups]:
         with parquet.ParquetFile(path) as file:
             about = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             sizes = [(group.num_rows, _stored(group)) for group in about]
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, ValueError) as error:
         raise TableError(_reason(error)) from None
     found: list[Groups] = []
     start, first, row, stored = 0, 1, 1, 0

@@ -45,6 +45,14 @@ from policyengine.recordings.sidecar import NAME, Index, Indexes, count, listed
 UNKNOWN = "no reader knows this format"
 """Why a file is skipped that could be a recording by its name."""
 
+DECISION_LOG = "a decision log, which holds no events to replay; record a journal (`--record FILE`, docs/journal.md)"
+
+
+def is_decision_log(value: Any) -> bool:
+    """Return whether a decoded value looks like a line of the decision log."""
+    return isinstance(value, dict) and {"v", "type", "ts", "run_id", "hook", "decided_by"} <= value.keys()
+
+
 LOOKED_AT = 20
 """So many values of a file of lines may come before the first that tells its format."""
 
@@ -207,7 +215,8 @@ def read_file(
     if reader is None:
         yield from document.broken
         nothing = lacking(document.first)
-        yield Unreadable(source, 0, nothing) if nothing else Skipped(source, UNKNOWN)
+        known = DECISION_LOG if is_decision_log(document.first) else UNKNOWN
+        yield Unreadable(source, 0, nothing) if nothing else Skipped(source, known)
         return
     indexes = indexes or Indexes()
     real = indexes.places.of(path)

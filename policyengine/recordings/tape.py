@@ -71,6 +71,7 @@ class Tape:
         *,
         status: Status = "ok",
         error: str = "",
+        code: str = "tool_failed",
         duration_s: float | None = None,
         at: Any = None,
     ) -> bool:
@@ -78,7 +79,7 @@ class Tape:
         found = self._pairing.answer(call_id, name)
         if found is None:
             return False
-        why = ToolError("tool_failed", error) if error else None
+        why = ToolError(code, error) if error else None
         result = ToolResult(found, text, status, why, duration_s=duration_s)
         self._events.append(ToolAnswered(found, result, self._clock.at(at)))
         return True

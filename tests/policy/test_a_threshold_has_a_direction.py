@@ -17,7 +17,7 @@ WITHOUT_DIRECTION = {
     "cost_budget.prices.*.output": "a price is a fact about a model",
     "shared_limit.prices.*.input": "a price is a fact about a model",
     "shared_limit.prices.*.output": "a price is a fact about a model",
-    "shared_limit.window": "the longer, the stricter, and without one nothing is ever forgotten: no direction says both",
+    "shared_limit.window": "the longer, the stricter, and without one nothing is forgotten: no direction says both",
     "shared_limit.wait": "how long a store is waited for takes nothing from what is refused",
     "context_compaction.messages": "0 is no limit, so that neither direction is stricter all the way",
     "context_compaction.keep": "how much is kept takes nothing from what is refused",

@@ -60,7 +60,11 @@ def test_fewer_unknown_settings_are_listed_one_by_one():
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a*)*", "(?:a|b+)*c", "(a+?)+", "((ab)+c*){2,}", "(?=(a+)+)", "(?:(a+)+)*+", "(a{1,3})+", "(a+){3}"]
+    "pattern",
+    [
+        *("(a+)+$", "(a*)*", "(?:a|b+)*c", "(a+?)+", "((ab)+c*){2,}", "(?=(a+)+)", "(?:(a+)+)*+"),
+        *("(a{1,3})+", "(a+){3}"),
+    ],
 )
 def test_a_repeat_that_can_blow_up_is_refused(pattern):
     found = problems(RULE + f"tools: {{f: {{result_mask: ['{pattern}']}}}}\n")
@@ -70,7 +74,10 @@ def test_a_repeat_that_can_blow_up_is_refused(pattern):
 
 @pytest.mark.parametrize(
     "pattern",
-    ["took \\d+ lines", "a+b+", "(a+){2}", "(\\d+\\.){3}\\d+", "(?:a++)+", "(?>a+)+", "(?:\\d++\\.)+", "[a-z]+(?:,|;)*"],
+    [
+        *("took \\d+ lines", "a+b+", "(a+){2}", "(\\d+\\.){3}\\d+"),
+        *("(?:a++)+", "(?>a+)+", "(?:\\d++\\.)+", "[a-z]+(?:,|;)*"),
+    ],
 )
 def test_other_repeats_may_stand(pattern):
     assert not blows_up(pattern)

@@ -160,6 +160,7 @@ def test_interventions_are_listed_up_to_the_first_stop_and_the_run_goes_on(engin
         "call": 3,
         "observed": 1,
         "limit": 1,
+        "at": "policy.yaml:3",
     }
     assert (report.iterations, report.calls, report.label) == (4, 5, True)
     assert "round 4" in watched.seen
@@ -268,6 +269,8 @@ def test_the_report_has_the_documented_fields(engine):
         "new_calls_after_stop",
         "recovered",
         "tokens",
+        "policy",
+        "recorded_policy",
     ]
     assert list(plain["first_intervention"]) == [
         "iteration",
@@ -279,6 +282,7 @@ def test_the_report_has_the_documented_fields(engine):
         "observed",
         "limit",
         "message",
+        "at",
     ]
 
 
