@@ -20,12 +20,12 @@ class Places:
 
     def of(self, path: Path) -> Path:
         """Return where a file really is."""
-        if os.path.islink(path):
-            return real_place(path)
         folder = path.parent
+        if folder == path or path.name == ".." or os.path.islink(path):
+            return real_place(path)
         real = self._folders.get(folder)
         if real is None:
-            real = self._folders[folder] = real_place(folder)
+            real = self._folders[folder] = self.of(folder)
         return real / path.name
 
 
