@@ -10,6 +10,7 @@ A row without `file` is of a run that is not there. Of two rows for one run the 
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +81,7 @@ class Index:
         at_line = self._rows.get(f"{file}:{line - 1}", [])
         if len(at_line) == 1:
             return at_line[0]
-        for key in (f"{file}:{line - 1}", file):
+        for key in (f"{file}:{line - 1}", file) if at_line else (file,):
             row = self._by_id.get((key, own)) or self._by_end.get((key, own))
             if row is not None:
                 return row
@@ -99,7 +100,7 @@ class Index:
 
     def gone(self) -> dict[str, list[Row]]:
         """Return the rows of runs whose file is not there ("") or cannot be looked at, by the reason."""
-        missing = cache(lambda file: _missing(self.folder / file))
+        missing = cache(lambda file: _missing(os.path.join(self.folder, file)))
         found: dict[str, list[Row]] = {}
         for file, rows in self._rows.items():
             reasons = [missing(name) for name in dict.fromkeys((_without_line(file), file))]
@@ -114,10 +115,10 @@ def listed(rows: Sequence[Row]) -> str:
     return names if len(rows) <= _SHOWN else f"{names}, ..."
 
 
-def _missing(path: Path) -> str | None:
+def _missing(path: str) -> str | None:
     """Return nothing for a file that is there, an empty text for one that is not, or why nobody can tell."""
     try:
-        path.stat()
+        os.stat(path)
     except OSError as error:
         return "" if error.errno in (ENOENT, ENOTDIR) else error.strerror or type(error).__name__
     except ValueError:  # a name that no file can have
@@ -162,7 +163,10 @@ class Indexes:
 
 
 def _usable(folder: Path) -> Index | None:
-    index = read_index(folder / NAME)
+    path = folder / NAME
+    if not os.path.exists(path):  # most folders have none, and to ask costs less than to fail
+        return None
+    index = read_index(path)
     return index if isinstance(index, Index) else None
 
 
