@@ -107,18 +107,16 @@ def _of_hits(
             break
         end = hit.end
     kept = [hit for hit in hits if hit.end <= end]
-    after = IMAGINED.search(body, end)
-    if recovery and after is not None:
-        imagined = True
-    rest = body[end : after.start() if imagined and after else len(body)]
+    after = IMAGINED.search(body, end) if recovery else None
+    imagined = imagined or after is not None
+    rest = body[end : after.start() if after else len(body)]
     before, rest = _TURN.sub("", body[: kept[0].start]).strip(), _without_tokens(rest).strip()
     between = "".join(body[one.end : other.start] for one, other in pairwise(kept)).strip(" \t\r\n,")
     lists = all(hit.listed for hit in kept)
-    distinct = {call_identity(hit.name, hit.args): hit for hit in kept}
-    if len(distinct) > 1 and not lists:
-        return Verdict("multiple", text=body, reason="two_calls")
-    if not lists:
-        kept = list(distinct.values())
+    if not lists and len(kept) > 1:
+        kept = list({call_identity(hit.name, hit.args): hit for hit in kept}.values())
+        if len(kept) > 1:
+            return Verdict("multiple", text=body, reason="two_calls")
     found = dict.fromkeys((*repairs, *(repair for hit in kept for repair in hit.repairs)))
     around = [part for part in (before, between, rest) if part]
     fenced = tagged and _inside_fence(body, kept[0].start)

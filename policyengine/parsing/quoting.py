@@ -20,6 +20,8 @@ def is_illustration(text: str, start: int, end: int, since: int = 0) -> bool:
     Looked at are the last sentences before it, not further back than `since`, and the first line after it.
     """
     before, after = text[max(since, start - NEAR) : start], text[end : end + NEAR]
+    if not before and not after:
+        return False
     if before and after and before[-1] in _QUOTES and after[0] in _QUOTES:
         return True
     line_before, line_after = _TURN_TOKEN.sub("\n", before).rpartition("\n")[2], _first_line(after)
