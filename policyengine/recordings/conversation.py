@@ -29,6 +29,9 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function
 """Roles of chat messages. `developer` is a system message, `function` the older name of `tool`."""
 
 
+_as_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
 class RawCall(NamedTuple):
     """A call as recorded: its own `id` may be empty or repeated."""
 
@@ -55,7 +58,7 @@ def openai_call(value: Any) -> RawCall:
 def raw_call(call_id: Any, name: Any, arguments: Any) -> RawCall:
     """Return a call whose arguments are JSON text, or an object that a harness already parsed."""
     if isinstance(arguments, dict | list):
-        text = json.dumps(arguments, ensure_ascii=False)
+        text = _as_text(arguments)
         return RawCall(string(call_id, "id of a call"), string(name, "name of a call"), text, arguments)
     text = string(arguments, "arguments of a call")
     return RawCall(string(call_id, "id of a call"), string(name, "name of a call"), text, _parsed(text))
@@ -99,7 +102,8 @@ class Pairing:
 
     def batch(self, calls: Iterable[RawCall]) -> tuple[ToolCall, ...]:
         """Begin a batch and return its calls with ids that are unique in the recording."""
-        self._late.update((call.id, new) for new, call in self._open if self._by_id)
+        if self._by_id:
+            self._late.update((call.id, new) for new, call in self._open)
         self._open = [(self._unique(call.id), call) for call in calls]
         ids = [call.id for _, call in self._open]
         self._by_id = all(ids) and len(set(ids)) == len(ids)
@@ -107,15 +111,17 @@ class Pairing:
 
     def answer(self, call_id: str, name: str) -> str | None:
         """Return the unique id of the call that a result answers, or nothing if no call waits for one."""
-        waiting = range(len(self._open))
-        same_id = [index for index in waiting if call_id and self._open[index][1].id == call_id]
-        if not same_id and call_id in self._late:
+        waiting = self._open
+        for index, (new, call) in enumerate(waiting):
+            if call_id and call.id == call_id:
+                del waiting[index]
+                return new
+        if call_id in self._late:
             return self._late.pop(call_id)
-        if not same_id and call_id in self._taken and self._by_id:
+        if call_id in self._taken and self._by_id:
             return None  # a second answer to a call; the first one stands
-        same_name = [index for index in waiting if name and self._open[index][1].name == name]
-        found = next(iter(same_id or same_name or waiting), None)
-        return None if found is None else self._open.pop(found)[0]
+        found = next((index for index, (_, call) in enumerate(waiting) if name and call.name == name), 0)
+        return waiting.pop(found)[0] if waiting else None
 
     def _unique(self, call_id: str) -> str:
         candidate = call_id
