@@ -6,6 +6,7 @@ Knows: units, policies in force, tallies. Must not know: processes, rates, how a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -113,7 +114,7 @@ class Judge:
                     case Skipped():
                         judged.skipped.append(written(item))
                     case Recording():
-                        with remembering():
+                        with remembering() if len(self._engines) > 1 else nullcontext():
                             self.run(item, judged)
         return judged
 
