@@ -108,7 +108,8 @@ def parse_response(
         verdict = Verdict("multiple", verdict.calls, response.text, "too_many_calls")
     if verdict.kind == "empty" and response.reasoning.strip():
         return msgspec.structs.replace(verdict, kind="reasoning_only")
-    return _with_unknown(verdict, offered) if verdict.calls and verdict.kind == "ok" else verdict
+    known = tools is None or not verdict.calls or verdict.kind != "ok"
+    return verdict if known else _with_unknown(verdict, offered)
 
 
 def _clean(response: ModelResponse, protocol: str, tools: Collection[str] | None) -> Verdict | None:

@@ -241,6 +241,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def parsing_of(self, model: str) -> Parsing:
         """Return the settings of parsing for a model: those of the first pattern under `models:` that matches."""
+        if not self.models:
+            return self.parsing
         settings = self.model(model).parsing
         return msgspec.structs.replace(self.parsing, **settings) if settings else self.parsing
 
