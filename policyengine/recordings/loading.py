@@ -95,7 +95,7 @@ def load(path: Path, source: str, part: Part | None = None) -> Document | Unread
         data = path.read_bytes()
     except OSError as error:
         return Unreadable(source, 0, error.strerror or type(error).__name__)
-    if not data.strip():
+    if not data or data.isspace():
         return Unreadable(source, 0, _EMPTY)
     try:
         value = decode(data)
@@ -212,7 +212,7 @@ def _table(path: Path, source: str, part: Part | None) -> Document | Unreadable:
 def _values(lines: Iterable[tuple[int, bytes]], source: str, broken: list[Unreadable]) -> Iterator[tuple[int, Any]]:
     for number, line in lines:
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        if not text.strip():
+        if not text or text.isspace():
             continue
         try:
             value = decode(text)
