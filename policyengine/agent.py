@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, Literal, Protocol
 from uuid import uuid4
@@ -22,6 +23,7 @@ import msgspec
 
 from policyengine.durable.heartbeat import holding
 from policyengine.durable.keeper import LEASE_S, Found, Keeper, aclaim, claim
+from policyengine.durable.offload import off_loop
 from policyengine.engine import Engine
 from policyengine.errors import PolicyEngineError, UsageError
 from policyengine.loop.advance import advance, effect_now
@@ -50,7 +52,7 @@ from policyengine.loop.state import (
 )
 from policyengine.mailbox import Mailbox
 from policyengine.messages import Message, ModelRequest, ModelResponse, ProviderError, ToolResult
-from policyengine.outcome import Outcome
+from policyengine.outcome import Outcome, PeerMessage
 from policyengine.parsing.notation import described
 from policyengine.plans.plan import Plan
 from policyengine.protocols import PROTOCOLS, check_choice
@@ -127,8 +129,8 @@ class Agent:
             raise UsageError(f"an agent needs an Engine first, not {type(engine).__name__}: Agent(Engine(), model)")
         if not callable(getattr(model, "complete", None)) or not hasattr(model, "name"):
             raise UsageError(f"a model has a `name` and a method `complete`; {type(model).__name__} has not")
-        if not lease_s >= 1:
-            raise UsageError(f"lease_s must be 1 or more seconds, not {lease_s}")
+        if not 1 <= lease_s < inf:
+            raise UsageError(f"lease_s must be a number of seconds, 1 or more, not {lease_s}")
         self.engine = engine
         self.model = model
         self.tools: Toolset = as_tools(tools)
@@ -190,7 +192,7 @@ class Agent:
         if isinstance(taken, Outcome):
             return taken
         with holding(taken):
-            found = await asyncio.to_thread(taken.found)
+            found = await off_loop(taken.found)
             begun = partial(self.start, history, **options)
             loop, event = self._taken_up(taken, found, Begin(task, plan), begun)
             return await self.adrive(loop, event, mailbox, taken)
@@ -218,7 +220,7 @@ class Agent:
         if isinstance(taken, Outcome):
             return taken
         with holding(taken):
-            found = await asyncio.to_thread(taken.found)
+            found = await off_loop(taken.found)
             loop, event = self._taken_up(taken, found, None, None)
             return await self.adrive(loop, event, mailbox, taken)
 
@@ -274,22 +276,26 @@ class Agent:
         One that is kept by a `keeper` is not: it stands where it was kept last, and can be resumed there.
         """
         done: list[ToolResult] = []
+        fetched: list[PeerMessage] = []
         try:
-            effect = _advance(loop, event, mailbox) if event is not None else effect_now(loop)
+            effect = _advance(loop, event, mailbox, fetched) if event is not None else effect_now(loop)
             while not isinstance(effect, Finish):
                 if keeper is not None:
                     keeper.keep(loop, effect)
+                    fetched.clear()
                 done.clear()
                 with running(loop.run):
                     answer = self._perform(loop, effect, done, keeper)
                 if answer is None:
                     return waiting(loop, effect)
-                effect = _advance(loop, answer, mailbox)
+                effect = _advance(loop, answer, mailbox, fetched)
             if keeper is not None:
                 keeper.end(loop, effect.outcome)
         except BaseException as error:
             if keeper is None:
                 _give_up(loop, error, done)
+            elif mailbox is not None:
+                mailbox.give_back(fetched)
             raise
         return effect.outcome
 
@@ -298,22 +304,26 @@ class Agent:
     ) -> Outcome:
         """Perform effects with asyncio until the run is over; see `drive`."""
         done: list[ToolResult] = []
+        fetched: list[PeerMessage] = []
         try:
-            effect = _advance(loop, event, mailbox) if event is not None else effect_now(loop)
+            effect = _advance(loop, event, mailbox, fetched) if event is not None else effect_now(loop)
             while not isinstance(effect, Finish):
                 if keeper is not None:
-                    await asyncio.to_thread(keeper.keep, loop, effect)
+                    await off_loop(keeper.keep, loop, effect)
+                    fetched.clear()
                 done.clear()
                 with running(loop.run):
                     answer = await self._aperform(loop, effect, done, keeper)
                 if answer is None:
                     return waiting(loop, effect)
-                effect = _advance(loop, answer, mailbox)
+                effect = _advance(loop, answer, mailbox, fetched)
             if keeper is not None:
-                await asyncio.to_thread(keeper.end, loop, effect.outcome)
+                await off_loop(keeper.end, loop, effect.outcome)
         except BaseException as error:
             if keeper is None:
                 _give_up(loop, error, done)
+            elif mailbox is not None:
+                mailbox.give_back(fetched)
             raise
         return effect.outcome
 
@@ -379,7 +389,7 @@ class Agent:
                 await self.asleep(seconds)
                 return Waited()
             case Reserve():
-                return await asyncio.to_thread(self._reserve, loop, effect)
+                return await off_loop(self._reserve, loop, effect)
             case AskHuman() if self.human is not None and (keeper is None or keeper.answer_to(effect) is None):
                 answer = self.human(effect)
                 answer = await answer if inspect.isawaitable(answer) else answer
@@ -431,17 +441,20 @@ class Agent:
             done.append(self._await(loop, job, answer, began, commit))
 
     def _into(self, answer: _Answer, job: ToolJob, commit: Commit) -> None:
+        result = self._run_tool(job, in_thread=True)
+        answer.put(result)  # it ended; how long a store takes is not the tool's time
         try:
-            answer.put(commit(self._run_tool(job, in_thread=True)))
+            answer.put(commit(result))
         except BaseException as error:  # noqa: BLE001 - the driver raises it
             answer.put(error)
 
     def _await(self, loop: Loop, job: ToolJob, answer: _Answer, began: float, commit: Commit) -> ToolResult:
         left = None if job.timeout_s is None else max(0.0, began + job.timeout_s - monotonic())
         try:
-            result = answer.get(timeout=left)
+            answer.get(timeout=left)
         except queue.Empty:
             return commit(self._timeout(loop, job))
+        result = answer.get()
         if isinstance(result, BaseException):
             raise result
         return result
@@ -483,7 +496,7 @@ class Agent:
             running.cancel()  # and not waited for: a tool may ignore it
             running.add_done_callback(_forget)
             result = self._timeout(loop, job)
-        done.append(result if commit is _uncommitted else await asyncio.to_thread(commit, result))
+        done.append(result if commit is _uncommitted else await off_loop(commit, result))
 
     async def _arun_async(self, job: ToolJob, tool: Tool) -> ToolResult:
         began = monotonic()
@@ -543,10 +556,12 @@ def _request_failed(error: Exception) -> Event:
     return RequestFailed(found)
 
 
-def _advance(loop: Loop, event: Event, mailbox: Mailbox | None) -> Effect:
-    """Fetch what peers left, so that it is there when a step begins, and go on."""
+def _advance(loop: Loop, event: Event, mailbox: Mailbox | None, fetched: list[PeerMessage]) -> Effect:
+    """Fetch what peers left, so that it is there when a step begins, and go on; `fetched` says what was."""
     if mailbox is not None:
-        loop.state.inbox += mailbox.take()
+        taken = mailbox.take()
+        fetched += taken
+        loop.state.inbox += taken
     return advance(loop, event)
 
 

@@ -2,8 +2,8 @@
 
 Knows: JSON. Must not know: what is written.
 
-msgspec fails on lone surrogates (and on integers of more than 64 bits), and text from models and tools contains them. The standard module is the slow way
-round, taken only then.
+msgspec fails on lone surrogates (and on integers of more than 64 bits), and text from models and tools contains them.
+The standard module is the slow way round, taken only then.
 """
 
 from __future__ import annotations

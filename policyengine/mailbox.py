@@ -46,3 +46,8 @@ class Mailbox:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         return waiting
+
+    def give_back(self, messages: list[PeerMessage]) -> None:
+        """Put back what was taken and is kept nowhere, ahead of what has come since."""
+        with self._lock:
+            self._waiting[:0] = messages

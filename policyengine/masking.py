@@ -1,6 +1,6 @@
 """Secrets out of texts: the values of variables and keys that this process was given, and what looks like a key.
 
-Knows: values that must not be shown, the forms of providers' keys, addresses with a password.
+Knows: values that must not be shown, the forms of providers' keys, addresses with a password or a key.
 Must not know: who says a text, where it goes.
 
 What is known is kept for the life of the process, so that an exception raised hours later, in any module, can be told
@@ -21,6 +21,10 @@ MOST = 1_000
 
 _KEY = re.compile(r"\b(?:(sk|pk|rk|gsk|xai|hf)[-_][\w\-*.]{8,256}|(AIza)[\w\-*]{16,256}|(Bearer )[\w\-*.]{8,2000})")
 _LOGIN = re.compile(r"(?<=://)[^\s/@\"'<>]{1,500}@")
+_PARAMETER = re.compile(
+    r"(?<=[?&])([\w.\-]{0,40}(?:key|token|secret|passw|auth|sig|credential)[\w.\-]{0,40}=)[^\s&#\"'<>]{1,500}",
+    re.IGNORECASE,
+)
 
 _lock = threading.Lock()
 _known: dict[str, str] = {}
@@ -54,8 +58,9 @@ def without_known(text: str) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Return a text with the rest of what begins like a provider's key, and logins of addresses, cut out."""
+    """Return a text with the rest of what begins like a provider's key, and logins and keys in addresses, cut out."""
     text = _KEY.sub(lambda match: f"{next(filter(None, match.groups()))}...", text)
+    text = _PARAMETER.sub(r"\1...", text) if "=" in text else text
     return _LOGIN.sub("...@", text) if "://" in text else text
 
 

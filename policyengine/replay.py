@@ -463,7 +463,7 @@ def replay_journal(path: str | os.PathLike[str], engine: Engine) -> Iterator[tup
     """Replay every run of a journal; yield the recorded and the new content of each decision, in file order.
 
     The clock is the journal's, and a rule overran its time limit exactly where it did when the journal was written.
-    A last line that was cut off, as a crash leaves it, ends the replay.
+    A line that was cut off, as a crash leaves it, ends the replay; unless it goes on with a run that was resumed there.
 
     Raises:
         JournalError: a line cannot be read.
@@ -481,12 +481,22 @@ def replay_journal(path: str | os.PathLike[str], engine: Engine) -> Iterator[tup
 
 def _values(path: Path) -> Iterator[tuple[int, Any]]:
     with path.open("rb") as file:
+        broken: JournalError | None = None
         for number, text in enumerate(file, start=1):
             try:
-                yield number, decode(text)
+                value = decode(text)
             except NotJsonError as error:
+                if broken is not None:
+                    raise broken from None
                 if text.endswith(b"\n"):
-                    raise JournalError(number, str(error)) from None
+                    broken = JournalError(number, str(error))
+                continue
+            if broken is not None and not (isinstance(value, dict) and value.get("type") == RESUME):
+                raise broken
+            broken = None
+            yield number, value
+        if broken is not None:
+            raise broken
 
 
 class _Journaled:

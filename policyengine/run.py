@@ -456,6 +456,8 @@ class Run:
         for cells in (self.state.cells, self.conversation.cells):
             for rule, cell in cells.items():
                 exact = _checked_cell(rule, cell) and exact
+        # An infinity among the arguments of a call must be read back as it was, or another call would run.
+        exact = exact and finite([item.call.args for item in getattr(loop, "pending", ())])
         return encode(SavedRun(SAVE_VERSION, self.state, self.conversation, loop), exact=exact)
 
     # ---- judging

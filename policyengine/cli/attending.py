@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from policyengine.agent import Human
-from policyengine.durable.record import Asked, AskedCall, asked_about
+from policyengine.durable.record import Asked, asked_about
 from policyengine.loop.resuming import UNKNOWN
 from policyengine.loop.state import AskHuman
 from policyengine.runstate import StopReason
@@ -56,7 +56,9 @@ def _forget_input() -> None:
 def call_lines(asked: Asked, *, digests: bool = True) -> Iterator[tuple[str, str]]:
     """Yield the calls that are asked about, whole, as labels and texts that are safe to print."""
     for call in asked.calls:
-        yield "call", _called(call)
+        yield "call", _called(call.tool, call.arguments)
+        if call.written:
+            yield "", f"the model wrote {_called('', call.written)}"
         if digests:
             yield "", f"digest {call.digest}"
     if digests:
@@ -77,7 +79,7 @@ def _reason(reason: StopReason) -> str:
     return f"{who}: {clean_line(reason.code)}{measured(reason.observed, reason.limit)}"
 
 
-def _called(call: AskedCall) -> str:
-    more = len(call.arguments) - MOST
+def _called(tool: str, arguments: str) -> str:
+    more = len(arguments) - MOST
     cut = f" ... and {more} characters more" if more > 0 else ""
-    return f"{clean_line(call.tool)} {clean_line(call.arguments[:MOST])}{cut}"
+    return f"{clean_line(tool)} {clean_line(arguments[:MOST])}{cut}".lstrip()

@@ -13,10 +13,11 @@ from uuid import uuid4
 
 import msgspec
 
-from policyengine.cli.keeping import Made, command_for, made_of, shown_place
+from policyengine.cli.keeping import Made, begin_command, command_for, made_of, shown_place, task_of
 from policyengine.cli.output import print_json, say, terminal
 from policyengine.cli.run import EXIT_CODES, How, Kept, described, perform
 from policyengine.durable import Head, KeptRuns
+from policyengine.durable.standing import Standing
 from policyengine.errors import UsageError
 from policyengine.identity import raw_fingerprint
 from policyengine.providers.scripted import load_script
@@ -53,23 +54,30 @@ def begin(place: str, run_id: str | None, made: Made, how: How, task: str | None
         standing = runs.standing(chosen) if head is not None else None
         if standing is not None and same:
             task = task or standing.run.task
-        return perform(made, how, task, Kept(store, place, chosen, standing), agent=agent)
+        before = None
+        if head is not None and same and standing is None:
+            before, made = _before(runs, head), _following(head, made)
+        return perform(made, how, task, Kept(store, place, chosen, standing, before), agent=agent)
 
 
 def go_on(place: str, run_id: str, given: Mapping[str, Any], how: How, text: str | None) -> int:
     """Go on with a run; with a `text` for one that has ended, in another run of the same conversation."""
     with store_at(place, there=True) as (store, runs):
-        head = runs.head(run_id)
+        head = runs.head(run_id, whole=True)
         if text is not None:
             return _follow(store, place, runs, head, given, how, text)
         if head.ended:
             return tell_ended(runs, head, place, how)
         standing = runs.standing(head.run_id)
         if standing is None:
-            raise UsageError(
-                f"run {head.run_id!r} had not begun when its process ended, so only who gave it its task can begin it: "
-                f"policyengine run --run-id {head.run_id} with the same task and options"
-            )
+            task = task_of(head)
+            if task is None:
+                raise UsageError(
+                    f"run {head.run_id!r} had not begun when its process ended, and only the beginning of its task is "
+                    f"kept; give it once more: {begin_command(head, place)}"
+                )
+            kept = Kept(store, place, head.run_id, None, _before(runs, head))
+            return perform(made_of(head, given), how, task, kept)
         return perform(made_of(head, given), how, None, Kept(store, place, head.run_id, standing, resumed=True))
 
 
@@ -102,11 +110,7 @@ def _follow(store: Store, place: str, runs: KeptRuns, head: Head, given: Mapping
     if not text.strip():
         raise UsageError("--say is what the agent is to do next; it is empty")
     made = made_of(head, given)
-    before = runs.standing(head.run_id)
-    if before is None:
-        raise UsageError(f"run {head.run_id!r} ended before it began; give its task to a new one")
-    # What is kept of its messages, not what its state held: a run that was cancelled had answers added.
-    before = msgspec.structs.replace(before, results={})
+    before = _ended(runs, head)
     first, number = made.first or head.run_id, made.number + 1
     chosen = f"{first}.{number}"
     known = _known(runs, chosen)
@@ -123,10 +127,39 @@ def _follow(store: Store, place: str, runs: KeptRuns, head: Head, given: Mapping
     return perform(made, how, text, kept, agent=head.agent)
 
 
+def _before(runs: KeptRuns, head: Head) -> Standing | None:
+    """Return how the run ended that another one follows which had not begun, or `None` if that follows none."""
+    follows = head.origin.get("follows")
+    if not isinstance(follows, str) or not follows:
+        return None
+    known = _known(runs, follows)
+    if known is None:
+        raise UsageError(
+            f"run {head.run_id!r} follows {follows!r}, which was forgotten with its history; give its task to a new run"
+        )
+    return _ended(runs, known)
+
+
+def _ended(runs: KeptRuns, head: Head) -> Standing:
+    """Return what another run goes on from after one that has ended."""
+    standing = runs.standing(head.run_id)
+    if standing is None:
+        raise UsageError(f"run {head.run_id!r} ended before it began; give its task to a new one")
+    # What is kept of its messages, not what its state held: a run that was cancelled had answers added.
+    return msgspec.structs.replace(standing, results={})
+
+
+def _following(head: Head, made: Made) -> Made:
+    """Return the options of a run with its place in the conversation, as it is kept."""
+    if not head.origin.get("follows"):
+        return made
+    kept = made_of(head, {})
+    return msgspec.structs.replace(made, first=kept.first, follows=kept.follows, number=kept.number, played=kept.played)
+
+
 def _known(runs: KeptRuns, run_id: str) -> Head | None:
     """Return the head of the run of exactly this id, or `None`."""
     try:
-        head = runs.head(run_id)
+        return runs.head(run_id, whole=True)
     except UsageError:
         return None
-    return head if head.run_id == run_id else None

@@ -10,13 +10,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import click
 import msgspec
 
 from policyengine.cli.options import folder_option, overlay_option, policy_option
 from policyengine.errors import UsageError
+from policyengine.identity import raw_fingerprint
 
 if TYPE_CHECKING:
     from policyengine.durable import Head
@@ -25,6 +26,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STORE = "POLICYENGINE_STORE"
 """The environment variable that says where runs are kept."""
+
+_HARMLESS = frozenset({"prefix", "db", "api-version"})
+"""Parameters of URLs that are no secrets."""
 
 _PLACES = "a file (SQLite), redis://HOST or the like"
 
@@ -38,9 +42,9 @@ def store_option(*, required: bool) -> Callable[[F], F]:
 class Made(msgspec.Struct, frozen=True, omit_defaults=True):
     """The options that made a run, which are kept beside it: whoever goes on needs to give none of them.
 
-    Nothing secret is among them: of a key the name of its variable, no URL with a password. `folder` is where the
-    command was given. A run may follow another one (`follows`), as the `number`-th of a conversation that began with
-    the run `first`, after `played` turns of its script.
+    Nothing secret is among them: of a key the name of its variable, no URL that holds a login or a key. `folder` is
+    where the command was given. A run may follow another one (`follows`), as the `number`-th of a conversation that
+    began with the run `first`, after `played` turns of its script.
     """
 
     folder: str = ""
@@ -71,7 +75,7 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
             folders=tuple(map(_absolute, self.folders)),
             model=_absolute(self.model) if self.model.endswith((".yaml", ".yml")) else self.model,
             script=_absolute(self.script) if self.script.endswith((".yaml", ".yml", ".json")) else self.script,
-            base_url="" if _has_password(self.base_url or "") else self.base_url,
+            base_url="" if _has_secret(self.base_url or "") else self.base_url,
         )
         return {"command": "run", **msgspec.to_builtins(whole)}
 
@@ -82,7 +86,7 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
             chosen = {"base_url": None, "api_key_env": None, "stream": False, **chosen}
         made = msgspec.structs.replace(self, **chosen)
         if made.base_url == "":
-            raise UsageError("the URL of the provider held a password and was not kept: give --base-url again")
+            raise UsageError("the URL of the provider held a login or a key and was not kept: give --base-url again")
         return made
 
 
@@ -151,10 +155,28 @@ def making(*, anew: bool) -> Callable[[F], F]:
 
 def command_for(verb: str, run_id: str, place: str, *more: str) -> str:
     """Return a command about a run, as a shell takes it."""
-    words = ["policyengine", "runs", verb, shlex.quote(run_id), *more]
-    if os.environ.get(STORE) != place:
-        words += ["--store", f'"${STORE}"' if _has_password(place) else shlex.quote(place)]
-    return " ".join(words)
+    named = [shlex.quote(run_id)]
+    first, last = ([], ["--", *named]) if run_id.startswith("-") else (named, [])
+    return " ".join(["policyengine", "runs", verb, *first, *more, *_store_words(place), *last])
+
+
+def begin_command(head: Head, place: str) -> str:
+    """Return the command that begins a run which was taken and had not begun, once more with its task."""
+    follows = str(head.origin.get("follows") or "")
+    if follows:
+        return command_for("resume", follows, place, "--say", "TEXT")
+    return " ".join(["policyengine", "run", "TASK", shlex.quote(f"--run-id={head.run_id}"), *_store_words(place)])
+
+
+def task_of(head: Head) -> str | None:
+    """Return the task of a run that had not begun, if the head holds all of it."""
+    return head.task if raw_fingerprint(head.task) == head.task_digest else None
+
+
+def _store_words(place: str) -> list[str]:
+    if os.environ.get(STORE) == place:
+        return []
+    return ["--store", f'"${STORE}"' if _has_secret(place) else shlex.quote(place)]
 
 
 def next_commands(head: Head, place: str) -> tuple[str, ...]:
@@ -166,7 +188,7 @@ def next_commands(head: Head, place: str) -> tuple[str, ...]:
         reject = command_for("reject", run_id, place, "--digest", head.asked.digest, "--say", "TEXT")
         return (command_for("show", run_id, place), approve, reject, resume)
     if not head.ended:
-        return (resume,)
+        return (resume if head.turn or task_of(head) is not None else begin_command(head, place),)
     if head.status in ("stopped", "waiting", "failed"):
         return (command_for("resume", run_id, place, "--say", "TEXT"),)
     return ()
@@ -174,15 +196,20 @@ def next_commands(head: Head, place: str) -> tuple[str, ...]:
 
 def shown_place(place: str) -> str:
     """Return a place as it may be printed: without a password."""
-    return f"{place.partition('://')[0]}://..." if _has_password(place) else place
+    return f"{place.partition('://')[0]}://..." if _has_secret(place) else place
 
 
 def _absolute(path: str) -> str:
     return str(Path(path).absolute())
 
 
-def _has_password(url: str) -> bool:
+def _has_secret(url: str) -> bool:
+    """Return whether a URL holds a login, a fragment, or a parameter that is not known to be harmless."""
+    if "://" not in url:
+        return False
     try:
-        return "://" in url and urlsplit(url).password is not None
+        parts = urlsplit(url)
+        names = {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True, separator="&")}
     except ValueError:
         return True
+    return "@" in parts.netloc or bool(parts.fragment) or not names <= _HARMLESS

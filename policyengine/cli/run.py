@@ -6,6 +6,7 @@ Knows: how an agent is put together from options. Must not know: the loop, any g
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -232,7 +233,7 @@ class Kept:
 
     def head(self) -> Head:
         """Return its head as it is kept by now."""
-        return KeptRuns(self.store).head(self.run_id)
+        return KeptRuns(self.store).head(self.run_id, whole=True)
 
 
 def perform(made: Made, how: How, task: str | None, kept: Kept | None = None, *, agent: str = "") -> int:
@@ -363,16 +364,32 @@ def provided_model(name: str, task: str | None, **fields: Any) -> Model | None:
 
 @contextmanager
 def opened(path: str, mode: str) -> Iterator[IO[str]]:
-    """Open a file for one line after another; what cannot be written when it is closed was reported before."""
+    """Open a file for one line after another; what cannot be written when it is closed was reported before.
+
+    A last line that was cut off when a process was killed is ended first, so that it stays the only one that is broken.
+    """
     try:
+        cut_off = mode == "a" and _ends_within_a_line(path)
         file = open(path, mode, encoding="utf-8", newline="\n", opener=for_us_alone)  # noqa: SIM115 - closed below
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     try:
+        if cut_off:
+            with suppress(OSError):  # as for every other line, the writer tells
+                file.write("\n")
         yield file
     finally:
         with suppress(OSError):
             file.close()
+
+
+def _ends_within_a_line(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:  # there is none, or it is empty
+        return False
 
 
 def make_agent(

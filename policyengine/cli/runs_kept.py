@@ -114,9 +114,8 @@ def show(run_id: str, store: str, count: int, as_json: bool) -> int:
     ID is the id of a run, or the beginning of it.
     """
     with store_at(store, there=True) as (_, runs):
-        head = runs.head(run_id)
-        now, messages, standing = runs.now(), runs.messages(head.run_id), runs.standing(head.run_id)
-        outcome = runs.outcome(head.run_id)
+        seen = runs.seen(run_id)
+    head, now, messages, standing, outcome = seen.head, seen.now, seen.messages, seen.standing, seen.outcome
     if as_json:
         print_json(
             {
@@ -126,12 +125,15 @@ def show(run_id: str, store: str, count: int, as_json: bool) -> int:
                 "answer": msgspec.to_builtins(head.answer),
                 "output": outcome.output if outcome is not None else "",
                 "messages": msgspec.to_builtins(messages),
+                "problem": seen.problem,
                 "next": list(next_commands(head, store)),
             }
         )
         return OK
     for label, text in _lines(head, standing, now):
         print(f"{label:<11}{text}".rstrip())
+    if seen.problem:
+        print(f"{'problem':<11}{clean_line(seen.problem)}")
     for label, text in _said(messages, count):
         print(f"{label:<11}{text}".rstrip())
     following = (line for line in next_commands(head, store) if not line.startswith("policyengine runs show "))
@@ -302,19 +304,15 @@ def forget(run_ids: tuple[str, ...], store: str, age: float | None, ended: bool)
     """
     if bool(run_ids) == (age is not None or ended):
         raise UsageError("say which runs to forget: their ids, or --before AGE, --ended or both")
+
+    def chosen(head: Head, now: float) -> bool:
+        return (head.ended or not ended) and (age is None or head.updated < now - age)
+
     with store_at(store, there=True) as (_, runs):
-        for run_id in run_ids or _of_age(runs, age, ended):
-            print(f"forgotten: {clean_line(_forget(runs, run_id))}")
+        forgotten = (_forget(runs, run_id) for run_id in run_ids) if run_ids else runs.forget_where(chosen)
+        for run_id in forgotten:
+            print(f"forgotten: {clean_line(run_id)}")
     return OK
-
-
-def _of_age(runs: KeptRuns, age: float | None, ended: bool) -> list[str]:
-    now = runs.now()
-    return [
-        head.run_id
-        for head in runs.heads()[0]
-        if (head.ended or (not ended and is_free(head, now))) and (age is None or head.updated < now - age)
-    ]
 
 
 def _forget(runs: KeptRuns, run_id: str) -> str:
@@ -346,9 +344,8 @@ def export(run_ids: tuple[str, ...], store: str, form: str, label: str | None) -
     """Print runs as recordings, one object a line: the messages, with the task, the model and how it ended."""
     with store_at(store, there=True) as (_, runs):
         for run_id in run_ids:
-            head = runs.head(run_id)
-            messages, standing = runs.messages(head.run_id), runs.standing(head.run_id)
-            print_json(_recording(head, standing, messages, form, LABELS.get(label or "")), indent=None)
+            seen = runs.seen(run_id)
+            print_json(_recording(seen.head, seen.standing, seen.messages, form, LABELS.get(label or "")), indent=None)
     return OK
 
 

@@ -11,26 +11,31 @@ those that never began.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from policyengine.durable.lease import LeaseLostError, RunBusyError, is_free, new_owner
+from policyengine.durable.offload import off_loop
 from policyengine.durable.record import (
     MESSAGES,
     SHOWN,
     STATES,
     Answer,
+    Asked,
     Head,
+    RunStatus,
     asked_about,
     forget_result,
     read_head,
     read_messages,
     read_outcome,
     read_results,
+    row_key,
     write_head,
     write_messages,
     write_outcome,
@@ -44,6 +49,8 @@ from policyengine.messages import Message, ToolResult
 from policyengine.outcome import Outcome
 from policyengine.run import read_saved
 from policyengine.stores import Store, StoreError, Values
+
+T = TypeVar("T")
 
 LEASE_S = 60.0
 """For how long a run belongs to a worker that says nothing."""
@@ -65,7 +72,8 @@ class Keeper:
         self.head = head
         self.lease_s = lease_s
         self.renewed = monotonic()
-        self._store = store
+        self.store = store
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
         self._messages: list[Message] | None = None
@@ -91,7 +99,7 @@ class Keeper:
             results = read_results(values, self.head, calls)
             return Found(state, saved.state.now, read_messages(values, self.head), results)
 
-        found = self._store.read(look)
+        found = self.store.read(look)
         if found is not None:
             self._messages, self._kept = found.messages, len(found.messages)
             self._results = set(found.results)
@@ -102,10 +110,19 @@ class Keeper:
         answer = self.head.answer
         if answer is None:
             return None
-        if answer.digest == asked_about(question.calls, question.reason).digest:
+        if answer.digest == self._asked(question).digest:
             return answer
         log().warning("run {} asks something else than what was answered; it asks again", self.run_id)
         return None
+
+    def _asked(self, question: AskHuman) -> Asked:
+        """Return a question: the one that waits, if it is the same as it was, else a new one."""
+        before = self.head.asked
+        if before is not None:
+            same = asked_about(question.calls, question.reason, self.head.questions)
+            if same == before:
+                return before
+        return asked_about(question.calls, question.reason, self.head.questions + 1)
 
     # ---- what the driver reports
 
@@ -116,8 +133,10 @@ class Keeper:
             StoreError: nothing was kept; the run stands where it stood in the store.
             LeaseLostError: another worker has taken the run over.
         """
-        asked = asked_about(effect.calls, effect.reason) if isinstance(effect, AskHuman) else None
-        self._commit(loop, msgspec.structs.replace(self.head, status="waiting" if asked else "running", asked=asked))
+        asked = self._asked(effect) if isinstance(effect, AskHuman) else None
+        questions = self.head.questions + (asked is not None and asked != self.head.asked)
+        status: RunStatus = "waiting" if asked else "running"
+        self._commit(loop, msgspec.structs.replace(self.head, status=status, asked=asked, questions=questions))
 
     def results(self, loop: Loop) -> Callable[[ToolResult], None]:
         """Return what commits the results of the calls that are about to run, as they come; of two the first counts.
@@ -134,7 +153,7 @@ class Keeper:
                 if self._closed or self.head.turn != turn or place in self._results:
                     return
                 try:
-                    self._store.update(lambda values: self._put_result(values, place, result))
+                    self.store.update(lambda values: self._put_result(values, place, result))
                 except (StoreError, LeaseLostError) as error:
                     log().warning("the result of {} in run {} is not kept yet: {}", result.call_id, self.run_id, error)
                     return
@@ -158,11 +177,11 @@ class Keeper:
 
             def change(values: Values) -> None:
                 head = read_head(values, self.run_id)
-                if head is not None and head.owner == self.head.owner:
+                if head is not None and head.owner == self.head.owner and self._process == os.getpid():
                     write_head(values, msgspec.structs.replace(head, owner="", until=0.0))
 
             try:
-                self._store.update(change)
+                self.store.update(change)
             except StoreError as error:
                 log().warning("run {} could not be released: {}", self.run_id, error)
 
@@ -174,9 +193,10 @@ class Keeper:
 
             def change(values: Values) -> None:
                 head = self._mine(values)
-                write_head(values, msgspec.structs.replace(head, until=values.now() + self.lease_s))
+                until = values.now() + self.lease_s
+                write_head(values, msgspec.structs.replace(head, until=until, lease_s=self.lease_s))
 
-            self._store.update(change)
+            self.store.update(change)
             self.renewed = monotonic()
 
     # ---- how it is committed
@@ -188,10 +208,8 @@ class Keeper:
             if self._closed:
                 return
             state, run = loop.state, loop.run
-            body = run.save(_without_messages(state))
-            rewrite = state.messages is not self._messages or len(state.messages) < self._kept
-            fresh = state.messages if rewrite else state.messages[self._kept :]
-            parts = (0 if rewrite else head.parts) + bool(fresh)
+            body = self._written(lambda: run.save(_without_messages(state)))
+            shortened = state.messages is not self._messages or len(state.messages) < self._kept
             head = msgspec.structs.replace(
                 head,
                 agent=run.state.agent,
@@ -201,34 +219,53 @@ class Keeper:
                 calls=run.state.calls,
                 policy=run.snapshot.policy.name,
                 digest=run.snapshot.digest,
-                parts=parts,
                 turn=head.turn + 1,
                 answer=self.head.answer if head.asked is not None else None,
             )
 
             def change(values: Values) -> Head:
                 before, now = self._mine(values), values.now()
+                # Another turn than ours: a commit that was said to have failed, or a store that lost some. All of it is
+                # written anew, from what this worker has.
+                whole = shortened or before.turn != self.head.turn
+                fresh = state.messages if whole else state.messages[self._kept :]
+                parts = (0 if whole else before.parts) + bool(fresh)
                 owner, until = ("", 0.0) if last else (head.owner, now + self.lease_s)
                 written = msgspec.structs.replace(
-                    head, created=before.created, updated=now, owner=owner, until=until, origin=before.origin
+                    head,
+                    created=before.created,
+                    updated=now,
+                    owner=owner,
+                    until=until,
+                    lease_s=self.lease_s,
+                    origin=before.origin,
+                    parts=parts,
                 )
                 write_head(values, written)
                 values.put(STATES, self.run_id, body)
                 if fresh:
                     write_messages(values, self.run_id, parts - 1, fresh)
-                for number in range(parts, self.head.parts):
-                    values.delete(MESSAGES, f"{self.run_id}/{number}")
+                for number in range(parts, max(before.parts, self.head.parts)):
+                    values.delete(MESSAGES, row_key(self.run_id, number))
                 for place in self._results:
                     forget_result(values, self.head, place)
                 if more is not None:
                     more(values)
                 return written
 
-            self.head = self._store.update(change)
+            self.head = self._written(lambda: self.store.update(change))
             self.renewed = monotonic()
             self._messages, self._kept = state.messages, len(state.messages)
             self._results = set()
             self._closed = last
+
+    def _written(self, write: Callable[[], T]) -> T:
+        """Return what `write` returns. Raises UsageError where something of the run is no plain data."""
+        try:
+            return write()
+        except TypeError as error:
+            about = "what a response has as `raw` must be plain data"
+            raise UsageError(f"run {self.run_id!r} cannot be kept: {error}; {about}") from error
 
     def _put_result(self, values: Values, place: int, result: ToolResult) -> None:
         write_result(values, self._mine(values), place, result)
@@ -236,7 +273,8 @@ class Keeper:
     def _mine(self, values: Values) -> Head:
         """Return the head as it is kept, if the run is still this worker's."""
         head = read_head(values, self.run_id)
-        if head is None or head.owner != self.head.owner:
+        # A process that was forked has all of this one's memory, and none of its runs.
+        if head is None or head.owner != self.head.owner or self._process != os.getpid():
             raise LeaseLostError(self.run_id)
         return head
 
@@ -275,7 +313,7 @@ def claim(
             return outcome
         elif not is_free(head, now):
             raise RunBusyError(head, now)
-        head = msgspec.structs.replace(head, owner=owner, until=now + lease_s, updated=now)
+        head = msgspec.structs.replace(head, owner=owner, until=now + lease_s, lease_s=lease_s, updated=now)
         write_head(values, head)
         return head
 
@@ -299,7 +337,7 @@ async def aclaim(
         return found
 
     try:
-        return await asyncio.to_thread(take)
+        return await off_loop(take)
     except asyncio.CancelledError:
         given_up.set()
         with lock:

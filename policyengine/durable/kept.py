@@ -5,6 +5,8 @@ Knows: heads, outcomes. Must not know: drivers, models, how a run goes on.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import msgspec
 
 from policyengine.durable.lease import RunBusyError, is_free
@@ -19,13 +21,15 @@ from policyengine.durable.record import (
     forget_result,
     forget_run,
     read_head,
+    read_holder,
     read_messages,
     read_outcome,
+    row_key,
     write_head,
     write_messages,
     write_outcome,
 )
-from policyengine.durable.standing import Standing, given_up, read_standing
+from policyengine.durable.standing import Standing, given_up, given_up_unread, read_standing
 from policyengine.errors import UsageError
 from policyengine.messages import Message
 from policyengine.outcome import Outcome
@@ -39,8 +43,26 @@ class Damaged(msgspec.Struct, frozen=True):
     problem: str
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """All that is kept of a run, as of one time; `problem` says why how it stands cannot be read."""
+
+    head: Head
+    now: float
+    messages: list[Message]
+    standing: Standing | None = None
+    outcome: Outcome | None = None
+    problem: str = ""
+
+
+HEADS_AT_ONCE = 200
+"""How many heads are read as of one time. Others write theirs meanwhile; a list of all would never be finished."""
+
+
 class KeptRuns:
-    """The runs in a store. Every method raises StoreError where the store cannot be used."""
+    """The runs in a store. Every method raises StoreError where the store cannot be used.
+
+    What only looks takes the beginning of an id, where only one run begins so. What changes a run takes its whole id.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -48,29 +70,58 @@ class KeptRuns:
     def heads(self) -> tuple[list[Head], list[Damaged]]:
         """Return what is kept, the latest first, and what of it cannot be read."""
 
-        def look(values: Values) -> tuple[list[Head], list[Damaged]]:
-            found, damaged = [], []
-            for run_id in values.keys(HEADS):
-                try:
-                    head = read_head(values, run_id)
-                except StoreError as error:
-                    if error.transient:
-                        raise
-                    damaged.append(Damaged(run_id, str(error)))
+        found: list[Head] = []
+        damaged: list[Damaged] = []
+        ids = self._store.read(lambda values: values.keys(HEADS))
+        for start in range(0, len(ids), HEADS_AT_ONCE):
+            for head in self._heads(ids[start : start + HEADS_AT_ONCE]):
+                if isinstance(head, Damaged):
+                    damaged.append(head)
                 else:
-                    found += [head] if head is not None else []
-            return found, damaged
-
-        found, damaged = self._store.read(look)
+                    found.append(head)
         return sorted(found, key=lambda head: (-head.created, head.run_id)), damaged
 
-    def head(self, run_id: str) -> Head:
-        """Return the head of a run; the beginning of an id is enough where only one begins so.
+    def _heads(self, ids: tuple[str, ...]) -> Iterator[Head | Damaged]:
+        """Yield some heads at once; where one is damaged, each by itself."""
+
+        def look(values: Values) -> list[Head | None]:
+            values.get_many(HEADS, ids)
+            return [read_head(values, run_id) for run_id in ids]
+
+        try:
+            yield from (head for head in self._store.read(look) if head is not None)
+        except StoreError as error:
+            if error.transient:
+                raise
+            if len(ids) == 1:
+                yield Damaged(ids[0], str(error))
+            else:
+                for run_id in ids:
+                    yield from self._heads((run_id,))
+
+    def head(self, run_id: str, *, whole: bool = False) -> Head:
+        """Return the head of a run; `whole`: only if that is its whole id.
 
         Raises:
             UsageError: there is no such run, or several.
         """
-        return self._store.read(lambda values: _named(values, run_id))
+        return self._store.read(lambda values: _whole(values, run_id) if whole else _named(values, run_id))
+
+    def seen(self, run_id: str) -> Seen:
+        """Return all that is kept of a run. Raises UsageError as `head`."""
+
+        def look(values: Values) -> Seen:
+            head = _named(values, run_id)
+            messages = read_messages(values, head)
+            found = Seen(head, values.now(), messages, outcome=read_outcome(values, head, messages))
+            try:
+                return msgspec.structs.replace(found, standing=read_standing(values, head, messages))
+            except StoreError as error:
+                if error.transient:
+                    raise
+                return msgspec.structs.replace(found, problem=str(error))
+
+        return self._store.read(look)
 
     def now(self) -> float:
         """Return the time by the store's clock, which that of every head is by."""
@@ -100,7 +151,7 @@ class KeptRuns:
         """
 
         def change(values: Values) -> Head:
-            head, now = _named(values, run_id), values.now()
+            head, now = _whole(values, run_id), values.now()
             if head.asked is None or head.ended:
                 raise UsageError(f"run {head.run_id!r} asks nothing: it is {head.status}")
             if not is_free(head, now):
@@ -110,7 +161,9 @@ class KeptRuns:
                     f"run {head.run_id!r} asks about something else by now: {head.asked.digest}, not {digest}; "
                     "look at it again (runs show)"
                 )
-            head = msgspec.structs.replace(head, answer=Answer(approved, head.asked.digest, text, by, now), updated=now)
+            given = Answer(approved, head.asked.digest, text, by, now)
+            # Whoever held it and is overdue can write no more: their own answer must not take the place of this one.
+            head = msgspec.structs.replace(head, answer=given, updated=now, owner="", until=0.0)
             write_head(values, head)
             return head
 
@@ -125,14 +178,20 @@ class KeptRuns:
         """
 
         def change(values: Values) -> Head:
-            head, now = _named(values, run_id), values.now()
+            head, now = _whole(values, run_id), values.now()
             if head.ended:
                 raise UsageError(f"run {head.run_id!r} has ended already: it is {head.status}")
             if not is_free(head, now):
                 raise RunBusyError(head, now)
-            standing = read_standing(values, head)
-            outcome = given_up(standing, why)
-            known = standing.messages if standing is not None else ()
+            known = read_messages(values, head)
+            standing = None
+            try:
+                standing = read_standing(values, head, known)
+                outcome = given_up(standing, why)
+            except StoreError as error:  # such as that of another version of the engine: nobody here goes on with it
+                if error.transient:
+                    raise
+                outcome = given_up_unread(known, f"{why} ({error})")
             fresh = list(outcome.messages[len(known) :])
             if fresh:
                 write_messages(values, head.run_id, head.parts, fresh)
@@ -157,23 +216,43 @@ class KeptRuns:
         return self._store.update(change)
 
     def forget_damaged(self, run_id: str) -> None:
-        """Forget everything that is kept under the id of a run whose head cannot be read."""
+        """Forget everything that is kept under the id of a run whose head cannot be read. Raises RunBusyError."""
 
         def change(values: Values) -> None:
+            held, now = read_holder(values, run_id), values.now()
+            if not is_free(held, now):
+                raise RunBusyError(held, now)
             for kind in (HEADS, STATES, OUTCOMES):
                 values.delete(kind, run_id)
             for kind in (MESSAGES, RESULTS):
-                for key in values.keys(kind, f"{run_id}/"):
-                    if key.removeprefix(f"{run_id}/").replace("/", "").isdigit():
-                        values.delete(kind, key)
+                for key in values.keys(kind, row_key(run_id)):
+                    values.delete(kind, key)
 
         self._store.update(change)
+
+    def forget_where(self, chosen: Callable[[Head, float], bool]) -> Iterator[str]:
+        """Forget the runs that are chosen by their head and the time; yield the id of each.
+
+        One that somebody works on stays. Each is looked at again when it is forgotten: it may be another one by then.
+        """
+
+        def change(values: Values) -> bool:
+            head, now = read_head(values, run_id), values.now()
+            if head is None or not is_free(head, now) or not chosen(head, now):
+                return False
+            forget_run(values, head)
+            return True
+
+        now = self.now()
+        for run_id in [head.run_id for head in self.heads()[0] if is_free(head, now) and chosen(head, now)]:
+            if self._store.update(change):
+                yield run_id
 
     def forget(self, run_id: str) -> Head:
         """Forget a run that has ended or that nobody works on. Raises UsageError as `head`, RunBusyError."""
 
         def change(values: Values) -> Head:
-            head, now = _named(values, run_id), values.now()
+            head, now = _whole(values, run_id), values.now()
             if not is_free(head, now):
                 raise RunBusyError(head, now)
             forget_run(values, head)
@@ -192,3 +271,14 @@ def _named(values: Values, run_id: str) -> Head:
     if near:
         raise UsageError(f"{len(near)} runs begin with {run_id!r}: {', '.join(near[:5])}")
     raise UsageError(f"no run {run_id!r} is kept in this store; see `runs list`")
+
+
+def _whole(values: Values, run_id: str) -> Head:
+    """Return the head of the run of exactly this id: said twice, a beginning would mean another run the second time."""
+    head = read_head(values, run_id) if run_id else None
+    if head is not None:
+        return head
+    near = values.keys(HEADS, run_id) if run_id else ()
+    more = f" and {len(near) - 5} more" if len(near) > 5 else ""
+    hint = f"there is {', '.join(map(repr, near[:5]))}{more}; give the whole id" if near else "see `runs list`"
+    raise UsageError(f"no run {run_id!r} is kept in this store; {hint}")

@@ -18,6 +18,8 @@ from uuid import uuid4
 from policyengine.durable.record import Head
 from policyengine.errors import PolicyEngineError
 
+_SLACK_S = 5.0
+
 
 class RunBusyError(PolicyEngineError):
     """Somebody else works on the run."""
@@ -32,11 +34,13 @@ class RunBusyError(PolicyEngineError):
 
 
 class LeaseLostError(PolicyEngineError):
-    """Another worker has taken the run over; what this one did since its last commit is not kept."""
+    """The run is not this worker's any more: another one has taken it, it was answered, cancelled or forgotten, or
+    this is a copy of the process that has it. What it did since its last commit is not kept.
+    """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        super().__init__(f"run {run_id!r} was taken over by another worker; nothing more of this one is kept")
+        super().__init__(f"run {run_id!r} is not this worker's any more; nothing more of what it does is kept")
 
 
 def new_owner() -> str:
@@ -46,7 +50,9 @@ def new_owner() -> str:
 
 def is_free(head: Head, now: float) -> bool:
     """Return whether a run may be taken: nobody holds it, its time is over, or its process here is gone."""
-    return not head.owner or head.until <= now or is_gone(head.owner)
+    if not head.owner or head.until <= now or is_gone(head.owner):
+        return True
+    return head.until > now + head.lease_s + _SLACK_S  # nobody takes a run for so long: the clock was set back
 
 
 def is_gone(owner: str) -> bool:

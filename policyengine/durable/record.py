@@ -8,6 +8,8 @@ that what an effect costs does not grow with the run; where a history was shorte
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -31,16 +33,29 @@ OUTCOMES = "run_outcome"
 SHOWN = 200
 """Characters of a task that the head shows."""
 
+
+class _Held(msgspec.Struct):
+    """What is read of the head of any version."""
+
+    owner: str = ""
+    until: float = 0.0
+    lease_s: float = 0.0
+
+
 RunStatus = Literal["running", "waiting", "completed", "stopped", "failed", "cancelled"]
 
 
 class AskedCall(msgspec.Struct, frozen=True):
-    """A call a human is asked about; `digest` is that of its tool and arguments."""
+    """A call a human is asked about: `arguments` are those it would run with, `digest` is that of them and its tool.
+
+    `written` is what the model wrote instead, where that means something else.
+    """
 
     id: str
     tool: str
     arguments: str
     digest: str
+    written: str = ""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -64,10 +79,10 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of a run for whoever looks at it; times are seconds since 1970 by the store's clock.
 
-    `owner` works on the run until `until`; empty if nobody does. `parts` is the number of parts its messages are kept
-    in, `turn` that of its commits. `policy` and `digest` are those in force at the latest effect. `origin` is what the
-    caller put beside it (the options of a command line). `stop` and `error` say how it ended, `asked` and `answer` what
-    a human is asked.
+    `owner` works on the run until `until`, and takes it for `lease_s` each time; empty if nobody does. `parts` is the
+    number of parts its messages are kept in, `turn` that of its commits. `policy` and `digest` are those in force at
+    the latest effect. `origin` is what the caller put beside it (the options of a command line). `stop` and `error` say
+    how it ended, `asked` and `answer` what a human is asked, `questions` how often one was.
     """
 
     run_id: str
@@ -86,8 +101,10 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     updated: float = 0.0
     owner: str = ""
     until: float = 0.0
+    lease_s: float = 0.0
     parts: int = 0
     turn: int = 0
+    questions: int = 0
     asked: Asked | None = None
     answer: Answer | None = None
     stop: StopReason | None = None
@@ -100,14 +117,29 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.status not in ("running", "waiting") or (self.status == "waiting" and self.phase == "done")
 
 
-def asked_about(calls: tuple[ToolCall, ...], reason: StopReason) -> Asked:
-    """Return the question whether `calls` may run."""
+def asked_about(calls: tuple[ToolCall, ...], reason: StopReason, number: int = 0) -> Asked:
+    """Return question `number` of a run, whether `calls` may run.
+
+    The number is part of the digest: an answer that comes twice is none to the next question, even if that one is about
+    calls that look the same.
+    """
     shown = []
     for call in calls:
-        arguments = call.arguments or encode(call.args).decode("utf-8", "backslashreplace")
-        shown.append(AskedCall(call.id, call.name, arguments, call_identity(call.name, call.args, call.arguments)))
-    whole = call_identity(reason.code, [[call.id, call.digest] for call in shown])
+        args = call.args if call.args is not None else {}
+        digest = call_identity(call.name, args)
+        differs = call.arguments and call_identity(call.name, None, call.arguments) != digest
+        arguments = json.dumps(args, ensure_ascii=False, default=str)
+        shown.append(AskedCall(call.id, call.name, arguments, digest, call.arguments if differs else ""))
+    whole = call_identity(reason.code, [number, *([call.id, call.digest] for call in shown)])
     return Asked(reason, tuple(shown), whole)
+
+
+def row_key(run_id: str, *place: int) -> str:
+    """Return the key of what is kept of a run in several rows; without a place, what all its keys begin with.
+
+    An id may hold a slash itself: it is quoted, so that no row of the run `a` can be one of the run `a/1`.
+    """
+    return "/".join([run_id.replace("%", "%25").replace("/", "%2F"), *(map(str, place) if place else [""])])
 
 
 def read_head(values: Values, run_id: str) -> Head | None:
@@ -121,16 +153,31 @@ def read_head(values: Values, run_id: str) -> Head | None:
     return head
 
 
+def read_holder(values: Values, run_id: str) -> Head:
+    """Return who holds a run whose head cannot be read otherwise; nobody, if even that cannot be. Raises StoreError."""
+    try:
+        held = decode(values.get(HEADS, run_id) or b"{}", _Held)
+    except msgspec.DecodeError:
+        held = _Held()
+    except StoreError as error:
+        if error.transient:
+            raise
+        held = _Held()
+    return Head(run_id, owner=held.owner, until=held.until, lease_s=held.lease_s)
+
+
 def write_head(values: Values, head: Head) -> None:
     """Keep the head of a run. Raises StoreError."""
-    values.put(HEADS, head.run_id, encode(head))
+    values.put(HEADS, head.run_id, _written(head))
 
 
 def read_messages(values: Values, head: Head) -> list[Message]:
     """Return the messages of a run. Raises StoreError, also where a part is missing."""
     found: list[Message] = []
-    for number in range(head.parts):
-        part = values.get(MESSAGES, f"{head.run_id}/{number}")
+    keys = [row_key(head.run_id, number) for number in range(head.parts)]
+    parts = values.get_many(MESSAGES, keys)
+    for number, key in enumerate(keys):
+        part = parts.get(key)
         if part is None:
             raise StoreError(f"run {head.run_id!r}: part {number} of its {head.parts} parts of messages is missing")
         found += _read(part, list[Message], head.run_id)
@@ -139,18 +186,19 @@ def read_messages(values: Values, head: Head) -> list[Message]:
 
 def write_messages(values: Values, run_id: str, number: int, messages: list[Message]) -> None:
     """Keep messages as a part. Raises StoreError."""
-    values.put(MESSAGES, f"{run_id}/{number}", encode(messages))
+    values.put(MESSAGES, row_key(run_id, number), _written(messages))
 
 
 def read_results(values: Values, head: Head, count: int) -> dict[int, ToolResult]:
     """Return the results that were kept of the `count` calls under way, by their place. Raises StoreError."""
-    kept = {place: values.get(RESULTS, _place(head, place)) for place in range(count)}
-    return {place: _read(result, ToolResult, head.run_id) for place, result in kept.items() if result is not None}
+    places = {_place(head, place): place for place in range(count)}
+    kept = values.get_many(RESULTS, places)
+    return {places[key]: _read(result, ToolResult, head.run_id) for key, result in kept.items()}
 
 
 def write_result(values: Values, head: Head, place: int, result: ToolResult) -> None:
     """Keep the result of the call at a place of the batch under way. Raises StoreError."""
-    values.put(RESULTS, _place(head, place), encode(result))
+    values.put(RESULTS, _place(head, place), _written(result))
 
 
 def forget_result(values: Values, head: Head, place: int) -> None:
@@ -158,17 +206,18 @@ def forget_result(values: Values, head: Head, place: int) -> None:
     values.delete(RESULTS, _place(head, place))
 
 
-def read_outcome(values: Values, head: Head) -> Outcome | None:
-    """Return how a run ended, or `None` if it has not. Raises StoreError."""
+def read_outcome(values: Values, head: Head, messages: Sequence[Message] | None = None) -> Outcome | None:
+    """Return how a run ended, or `None` if it has not; its `messages`, if they were read before. Raises StoreError."""
     kept = values.get(OUTCOMES, head.run_id)
     if kept is None:
         return None
-    return msgspec.structs.replace(_read(kept, Outcome, head.run_id), messages=tuple(read_messages(values, head)))
+    found = messages if messages is not None else read_messages(values, head)
+    return msgspec.structs.replace(_read(kept, Outcome, head.run_id), messages=tuple(found))
 
 
 def write_outcome(values: Values, run_id: str, outcome: Outcome) -> None:
     """Keep how a run ended; its messages are kept already. Raises StoreError."""
-    values.put(OUTCOMES, run_id, encode(msgspec.structs.replace(outcome, messages=())))
+    values.put(OUTCOMES, run_id, _written(msgspec.structs.replace(outcome, messages=())))
 
 
 def forget_run(values: Values, head: Head) -> None:
@@ -176,14 +225,20 @@ def forget_run(values: Values, head: Head) -> None:
     for kind in (HEADS, STATES, OUTCOMES):
         values.delete(kind, head.run_id)
     for number in range(head.parts):
-        values.delete(MESSAGES, f"{head.run_id}/{number}")
-    for key in values.keys(RESULTS, f"{head.run_id}/{head.turn}/"):
+        values.delete(MESSAGES, row_key(head.run_id, number))
+    for key in values.keys(RESULTS, row_key(head.run_id)):
         values.delete(RESULTS, key)
 
 
 def _place(head: Head, place: int) -> str:
     """Return the key of a result: that of the same place in an earlier batch has another one."""
-    return f"{head.run_id}/{head.turn}/{place}"
+    return row_key(head.run_id, head.turn, place)
+
+
+def _written(value: Any) -> bytes:
+    """Return what is kept as JSON. A null may stand for an infinity, which must be read back as it was."""
+    data = encode(value)
+    return encode(value, exact=False) if b"null" in data else data
 
 
 def _read(data: bytes, kind: type[T], run_id: str) -> T:

@@ -5,7 +5,7 @@ Knows: saved runs, the loop's state as plain data. Must not know: engines, drive
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -31,8 +31,11 @@ class Standing(msgspec.Struct, frozen=True):
     results: dict[int, ToolResult]
 
 
-def read_standing(values: Values, head: Head) -> Standing | None:
-    """Return how a run stands, or `None` if it had not begun. Raises StoreError."""
+def read_standing(values: Values, head: Head, messages: Sequence[Message] | None = None) -> Standing | None:
+    """Return how a run stands, or `None` if it had not begun; with `messages`, if they were read before.
+
+    Raises StoreError.
+    """
     body = values.get(STATES, head.run_id)
     if body is None:
         return None
@@ -42,7 +45,8 @@ def read_standing(values: Values, head: Head) -> Standing | None:
     except UsageError as error:
         raise StoreError(f"the state of run {head.run_id!r} cannot be read: {error}") from error
     results = read_results(values, head, len(loop.pending))
-    return Standing(saved.state, saved.conversation, loop, tuple(read_messages(values, head)), results)
+    found = messages if messages is not None else read_messages(values, head)
+    return Standing(saved.state, saved.conversation, loop, tuple(found), results)
 
 
 def given_up(standing: Standing | None, why: str) -> Outcome:
@@ -69,6 +73,15 @@ def given_up(standing: Standing | None, why: str) -> Outcome:
         plan=loop.plan,
         undelivered=tuple(loop.inbox),
     )
+
+
+def given_up_unread(messages: Sequence[Message], why: str) -> Outcome:
+    """Return the outcome of a run whose state cannot be read: of its calls nothing is known but what was said."""
+    from policyengine.history.repair import repair_history
+
+    mended = repair_history(messages).messages
+    whole = [*messages] == [*mended[: len(messages)]]
+    return Outcome("cancelled", error=why, messages=tuple(mended if whole else messages))
 
 
 def _answers(standing: Standing) -> Iterator[Message]:

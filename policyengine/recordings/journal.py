@@ -23,7 +23,7 @@ from policyengine.recordings.model import (
     UserSaid,
     ending,
 )
-from policyengine.telemetry.journal import ARGUMENTS, Decoder, JournalError, Line
+from policyengine.telemetry.journal import ARGUMENTS, RESUME, Decoder, JournalError, Line
 
 NAME = "journal"
 
@@ -36,16 +36,22 @@ def sniff(value: Any) -> bool:
 def read(document: Document) -> Iterator[Recording | Unreadable]:
     """Yield every run of a journal.
 
-    What follows a broken line is not used: a run with a hole is no faithful record.
+    What follows a broken line is not used: a run with a hole is no faithful record. A run that was resumed after it has
+    none: a crash cut that line off, and what was on it is done again or is part of what was resumed.
     """
     values, end = document.whole()
+    broken = [problem.line for problem in document.broken if end is not None and problem.line >= end]
     decoder = Decoder()
     runs: dict[str, _Run] = {}
+    resumed: dict[str, int] = {}
     for number, value in values:
-        if end is not None and number > end:
-            break
+        last = max((line for line in broken if line < number), default=0)
         try:
+            if last and not _resumes(value) and resumed.get(_run_of(value), 0) < last:
+                continue
             line = decoder.line(value, number)
+            if line.type == RESUME:
+                resumed[line.run] = number
             run = runs.setdefault(line.run, _Run(line.run, number))
             run.add(line, decoder.arguments(line, number) if line.type in ARGUMENTS else line.payload)
         except JournalError as error:
@@ -53,6 +59,14 @@ def read(document: Document) -> Iterator[Recording | Unreadable]:
             break
     for run in runs.values():
         yield run.recording(document.source)
+
+
+def _resumes(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == RESUME
+
+
+def _run_of(value: Any) -> str:
+    return str(value.get("run", "")) if isinstance(value, dict) else ""
 
 
 class _Run:

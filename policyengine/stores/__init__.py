@@ -6,13 +6,17 @@ one store does it.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from time import monotonic
 from typing import Protocol, TypeVar
 
 from policyengine.errors import PolicyEngineError, UsageError
+from policyengine.masking import without_secrets
 
 RUNS = "run"
 """The kind under which saved runs are kept."""
@@ -74,6 +78,10 @@ class Values(Protocol):
         """Return a value, or `None`. A damaged one raises."""
         raise NotImplementedError
 
+    def get_many(self, kind: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of the values that are there, by their keys: what `get` does for each, asked for at once."""
+        raise NotImplementedError
+
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Keep a value, as written now; or when the newest of its kind was, if the clock has been set back since."""
         raise NotImplementedError
@@ -117,34 +125,78 @@ def open_store(place: str) -> Store:
     path = rest if colon and scheme == "sqlite" else place
     if not path or "\0" in path or (path is place and colon and "/" not in scheme):
         wanted = "memory:, a path, sqlite:PATH, redis://, rediss:// or unix://"
-        raise UsageError(f"no store is known by {place!r}; there are {wanted} (a path with a colon: sqlite:PATH)")
+        raise UsageError(
+            f"no store is known by {without_secrets(place)!r}; there are {wanted} (a path with a colon: sqlite:PATH)"
+        )
     from policyengine.stores.sqlite import SqliteStore
 
     return SqliteStore(path)
 
 
 class Turns:
-    """Lets one thread in at a time. Who waits for longer than `wait_s` is told so, and who waits for itself at once."""
+    """Lets one thread in at a time, in the order in which they came.
+
+    Who waits is told so if one turn takes longer than `wait_s`, however long the line is, and who waits for itself at
+    once.
+    """
 
     def __init__(self, place: str, wait_s: float) -> None:
         self._place = place
         self._wait_s = wait_s
-        self._lock = threading.Lock()
+        self._taken = False
+        self._since = 0.0
         self._holder = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._line: deque[threading.Lock] = deque()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Return a block that other threads wait for. Raises StoreError and UsageError."""
         self.refuse_holder()
-        if not self._lock.acquire(timeout=self._wait_s):
-            waited = f"another thread has held it for more than {self._wait_s:g} s; try again later"
-            raise StoreError(f"the store {self._place} is busy: {waited}", transient=True)
+        self._take()
         try:
             self._holder = threading.get_ident()
             yield
         finally:
             self._holder = 0
-            self._lock.release()
+            self._pass_on()
+
+    def _take(self) -> None:
+        if self._pid != os.getpid():
+            self._begin()  # what threads of the parent process hold is never given back here
+        with self._lock:
+            if not self._taken:
+                self._taken, self._since = True, monotonic()
+                return
+            ours = threading.Lock()
+            ours.acquire()
+            self._line.append(ours)
+        try:
+            while not ours.acquire(timeout=max(0.0, self._since + self._wait_s - monotonic())):
+                with self._lock:
+                    if ours in self._line and monotonic() - self._since >= self._wait_s:
+                        waited = f"another thread has held it for more than {self._wait_s:g} s; try again later"
+                        raise StoreError(f"the store {self._place} is busy: {waited}", transient=True)
+        except BaseException:
+            with self._lock:
+                waits = ours in self._line
+                if waits:
+                    self._line.remove(ours)
+            if not waits:
+                self._pass_on()  # the turn came, and whoever waited for it was interrupted
+            raise
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            self._since = monotonic()
+            if self._line:
+                self._line.popleft().release()
+            else:
+                self._taken = False
 
     def refuse_holder(self) -> None:
         """Refuse a thread whose turn it is already. Raises UsageError."""

@@ -5,7 +5,7 @@ Knows: threads. Must not know: what a value means.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from time import time
 
@@ -77,6 +77,10 @@ class MemoryValues:
         self._check(kind, key)
         kept = self._kinds.get(kind, {}).get(key)
         return kept[0] if kept is not None else None
+
+    def get_many(self, kind: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of the values that are there, by their keys."""
+        return {key: value for key in keys if (value := self.get(kind, key)) is not None}
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Keep a value."""

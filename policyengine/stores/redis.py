@@ -17,7 +17,8 @@ tried, nobody knows (`StoreError.unknown`).
 **What the server keeps.** Redis answers before it writes to the disk, unless it is told otherwise. For what must
 outlive its machine: `appendonly yes` and `appendfsync always`; with `everysec` a power cut takes the last second, and
 without `appendonly` everything since the last snapshot. A replica that takes over lacks what was not sent to it yet.
-Values have no time to live, so `maxmemory-policy` must be `noeviction` (or `volatile-…`); a store refuses `allkeys-…`.
+Where `maxmemory` is set, `maxmemory-policy` must be `noeviction`: `allkeys-…` drops values, and `volatile-…` the tokens
+that say what was done, which are all that has a time to live. A store refuses both.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
 from typing import Any, Generic
@@ -47,6 +48,8 @@ LOOKS = 10
 IDLE = 16
 """How many connections are kept for later."""
 TOKEN_S = 86_400
+AT_ONCE = 500
+"""How many values are asked for in one round trip."""
 
 _VERSION = b"2"
 _EMPTY: tuple[Command, ...] = (("MULTI",), ("EXEC",))
@@ -84,7 +87,7 @@ class RedisStore:
         command_s: float = COMMAND_S,
         attempts: int = ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.Random().random,
+        jitter: Callable[[], float] | None = None,
     ) -> None:
         self._address = Address(url, connect_s, command_s)
         self.place = self._address.place
@@ -93,7 +96,7 @@ class RedisStore:
         self._names = _Names(self._address.prefix)
         self._attempts = attempts
         self._sleep = sleep
-        self._jitter = jitter
+        self._jitter = jitter or random.Random().random
         self._closed = False
         self._begin()
 
@@ -272,6 +275,7 @@ class RedisValues:
         self._now = 0.0
         self._new = False
         self._looked: list[tuple[str, Command, Any]] = []
+        self._looks = 0
         self._got: dict[tuple[str, str], bytes | None] = {}
         self._newest: dict[str, float] = {}
         self._staged: dict[tuple[str, str], tuple[bytes, float] | None] = {}
@@ -292,6 +296,16 @@ class RedisValues:
         if name not in self._got:
             self._got[name] = self._fetch(kind, key)
         return self._got[name]
+
+    def get_many(self, kind: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of the values that are there, by their keys; several are one round trip, and one look."""
+        names = tuple(keys)
+        for key in names:
+            self._check(kind, key)
+        unknown = [key for key in dict.fromkeys(names) if not {(kind, key)} & (self._staged.keys() | self._got.keys())]
+        for start in range(0, len(unknown), AT_ONCE):
+            self._fetch_all(kind, unknown[start : start + AT_ONCE])
+        return {key: value for key in names if (value := self.get(kind, key)) is not None}
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Keep a value."""
@@ -358,7 +372,7 @@ class RedisValues:
 
     def still_so(self) -> bool:
         """Return whether all that was looked at was there at one time; a single look was."""
-        if len(self._looked) < 2:
+        if self._looks < 2:
             return True
         return bool(self._lane.wire.call(("MULTI",), *self._commands(), ("EXEC",))[-1] == self._answers())
 
@@ -392,6 +406,30 @@ class RedisValues:
         else:
             _, (value, digest), newest = self._ask(("WATCH", name), wanted, self._ask_newest(kind))
             self._learn_newest(kind, newest)
+        self._looks += 1
+        return self._found(kind, key, value, digest)
+
+    def _fetch_all(self, kind: str, keys: list[str]) -> None:
+        """Ask for several values at once. Without anything watched, only a transaction sees them as of one time."""
+        names = [self._names.value(kind, key) for key in keys]
+        wanted: list[Command] = [("HMGET", name, "v", "d") for name in names]
+        answers: list[Any]
+        if not self._writable:
+            answers = self._ask(("MULTI",), *wanted, ("EXEC",))[-1]
+            self._looks += 1
+        elif kind in self._newest:
+            answers = self._ask(("WATCH", *names), *wanted)[1:]
+        else:
+            _, *answers, newest = self._ask(("WATCH", *names), *wanted, self._ask_newest(kind))
+            self._learn_newest(kind, newest)
+        for key, answer in zip(keys, answers, strict=True):
+            if isinstance(answer, Exception):
+                raise self._lane.wire.refusal(answer) from answer
+            self._got[kind, key] = self._found(kind, key, *answer)
+
+    def _found(self, kind: str, key: str, value: bytes | None, digest: bytes | None) -> bytes | None:
+        """Return a value that was answered, and remember what was seen."""
+        name = self._names.value(kind, key)
         self._looked.append((name, ("HGET", name, "d"), digest))
         if value is None and digest is None:
             return None

@@ -174,6 +174,10 @@ class Wire:
                 raise refusal from answer
         return answers
 
+    def refusal(self, error: Exception) -> StoreError:
+        """Return what a server refused inside a transaction as an error of ours."""
+        return self._address.error(error)
+
     def drop(self) -> None:
         """Close the connection, if there is one."""
         connection, self._connection, self.reused = self._connection, None, False
@@ -189,7 +193,7 @@ class Wire:
         except self._address.errors.NoPermissionError:
             return
         facts = dict(line.split(":", 1) for line in said.decode("utf-8", "replace").splitlines() if ":" in line)
-        if facts.get("maxmemory", "0") != "0" and facts.get("maxmemory_policy", "").startswith("allkeys"):
+        if facts.get("maxmemory", "0") != "0" and facts.get("maxmemory_policy", "noeviction") != "noeviction":
             self.drop()
-            policy = f"it drops any value when it is full (maxmemory-policy {facts['maxmemory_policy']})"
+            policy = f"it drops what is kept when it is full (maxmemory-policy {facts['maxmemory_policy']})"
             raise StoreError(f"the store {self._address.place} cannot be used: {policy}; set it to noeviction")

@@ -6,14 +6,21 @@ The file has a write-ahead log, and every `update` is one transaction that takes
 so two processes never read the same state and both write, and `change` is never called again. Who waits for longer than
 `busy_s` is told so. A process may be killed at any point: SQLite then forgets its transaction. The file is made under
 another name and linked into place when it is complete, because fifty processes may start at once.
+
+A log that a killed process left belongs to one file only; SQLite would apply it to whatever has its name by then. So
+every transaction counts itself in the header of the file (`application_id`, from a random number on), and a log is used
+only where it goes on from the number in the file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shlex
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from time import time
 
 from policyengine.errors import UsageError
@@ -34,7 +41,7 @@ _ADVICE = {
     sqlite3.SQLITE_LOCKED: "another process holds it; try again later",
     sqlite3.SQLITE_PROTOCOL: "another process holds it; try again later",
     sqlite3.SQLITE_FULL: "the disk or a quota is full; make room",
-    sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup, or remove it and begin afresh",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; {remove}, then restore a backup or begin afresh",
     sqlite3.SQLITE_NOTADB: "it is no SQLite file; give another path, or remove it",
     sqlite3.SQLITE_READONLY: "the file or its directory may not be written; see to their modes and owner",
     sqlite3.SQLITE_CANTOPEN: "the file or its directory may not be used; see to their modes and owner",
@@ -82,6 +89,9 @@ class SqliteStore:
             self._file = _identity(self._where)
             if any(pid != self._pid and file == self._file for pid, file in tuple(_OPEN.values())):
                 raise UsageError(f"the store {self.path} is open in the parent process; open it after the fork")
+            if _has_log_of_another(self._where):
+                left = f"the log of another one is left beside it; {_rm(f'{self._where}-wal', f'{self._where}-shm')}"
+                raise StoreError(f"the store {self.path} was replaced, and {left}, to use the file as it is")
             self._open = self._connect()
         try:
             self._check_version()
@@ -136,9 +146,8 @@ class SqliteStore:
 
     def _connect(self) -> sqlite3.Connection:
         # A URI, since a path that is gone meanwhile would be made, and would be no store.
-        name = self._where.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         opened = sqlite3.connect(
-            f"file://{name}?mode=rw",
+            _uri(self._where, "mode=rw"),
             timeout=self._busy_s,
             isolation_level=None,
             cached_statements=16,
@@ -160,7 +169,8 @@ class SqliteStore:
         if version > _VERSION:
             about = f"has version {version}, this engine reads {_VERSION}; a newer one wrote it: use that"
         else:
-            about = f"has version {version}, this engine reads {_VERSION}; it is no store, or an old one: remove it"
+            remove = _rm(*_files(self._where))
+            about = f"has version {version}, this engine reads {_VERSION}; it is no store, or an old one: {remove}"
         raise StoreError(f"the store {self.path} {about}")
 
     def _transaction(self, opened: sqlite3.Connection, work: Callable[[SqliteValues], T], *, writable: bool) -> T:
@@ -170,9 +180,12 @@ class SqliteStore:
             with self._told("locked for writing" if writable else "read"):
                 opened.execute("BEGIN IMMEDIATE" if writable else "BEGIN")
             self._in_place()
+            before = opened.total_changes
             result = work(values)
             values.over = True
             with self._told("written", commits=True):
+                if opened.total_changes != before:
+                    _count(opened)
                 opened.execute("COMMIT")
         finally:
             values.over = True
@@ -208,7 +221,7 @@ class SqliteStore:
             return StoreError(f"the store {self.path} cannot be {doing}: {error.strerror or error}")
         # The lower byte is the kind; a few errors of the module itself have none.
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        advice = f" ({_ADVICE[code]})" if code in _ADVICE else ""
+        advice = f" ({_ADVICE[code]})".format(remove=_rm(*_files(self._where))) if code in _ADVICE else ""
         # A log that was written and could not be synced may be found complete after a crash.
         unknown = commits and code == sqlite3.SQLITE_IOERR
         text = f"the store {self.path} cannot be {doing}: {error}{advice}"
@@ -245,6 +258,10 @@ class SqliteValues:
         if not isinstance(value, bytes) or digest_of(kind, key, value) != row[1]:
             raise StoreError(f"the store {self._store.path} is damaged at {kind} {key}")
         return value
+
+    def get_many(self, kind: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of the values that are there, by their keys."""
+        return {key: value for key in keys if (value := self.get(kind, key)) is not None}
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Keep a value."""
@@ -303,8 +320,103 @@ def _identity(path: str) -> tuple[int, int] | None:
     return seen.st_dev, seen.st_ino
 
 
+def _files(path: str) -> tuple[str, str, str]:
+    """Return the files that SQLite keeps for one store: a part of it may be in any of them."""
+    return path, f"{path}-wal", f"{path}-shm"
+
+
+def _rm(*paths: str) -> str:
+    return f"remove it whole (rm -f {shlex.join(paths)})" if len(paths) == 3 else f"rm {shlex.join(paths)}"
+
+
+def _uri(path: str, options: str) -> str:
+    """Return a path as SQLite takes it together with options."""
+    name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file://{name}?{options}"
+
+
+def _count(opened: sqlite3.Connection) -> None:
+    """Count a transaction in the header of the file, so that the log begins with the number it goes on from."""
+    number = opened.execute("PRAGMA application_id").fetchone()[0] + 1
+    opened.execute(f"PRAGMA application_id={number if number < 1 << 31 else -(1 << 31)}")
+
+
+def _has_log_of_another(path: str) -> bool:
+    """Return whether the log beside a file goes on from another one: one that was replaced, or is an older copy.
+
+    A log whose first transaction cannot be read tells nothing; SQLite does not use it either.
+    """
+    for _ in range(8):
+        first = _first_in_log(f"{path}-wal")
+        if first is None:
+            return False
+        # Not by open(): closing it would give up the locks that this process has on the file.
+        with closing(sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)) as opened:
+            number = opened.execute("PRAGMA application_id").fetchone()[0]
+        again = _first_in_log(f"{path}-wal")
+        if again is not None and again[:2] == first[:2]:  # else the log was begun anew meanwhile
+            _, counted, frames = again
+            return bool((number - counted + 1) % (1 << 32) > frames)
+    return False
+
+
+def _first_in_log(path: str) -> tuple[bytes, int, int] | None:
+    """Return the mark of a log, the number of its first transaction, and how many pages it has; or `None`."""
+    try:
+        with open(path, "rb") as log:
+            header = log.read(32)
+            if len(header) < 32:
+                return None
+            magic, _, size, _, *_ = struct.unpack(">8I", header)
+            order = ">" if magic & 1 else "<"
+            mark, number = header[16:24], None
+            total = _checked(header[:24], order, (0, 0))
+            if total != struct.unpack(">2I", header[24:]):
+                return None
+            frames = (os.fstat(log.fileno()).st_size - 32) // (24 + size)
+            for _ in range(frames):
+                frame = log.read(24 + size)
+                if len(frame) < 24 + size or frame[8:16] != mark:
+                    return None
+                page, commits = struct.unpack(">2I", frame[:8])
+                total = _checked(frame[24:], order, _checked(frame[:8], order, total))
+                if total != struct.unpack(">2I", frame[16:24]):
+                    return None
+                if page == 1:
+                    number = struct.unpack(">i", frame[92:96])[0]
+                if commits:
+                    return None if number is None else (mark, number, frames)
+    except (OSError, struct.error):
+        return None
+    return None
+
+
+def _checked(data: bytes, order: str, total: tuple[int, int]) -> tuple[int, int]:
+    """Return SQLite's checksum of data in its log, as it goes on from the one before it."""
+    one, two = total
+    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
+    for first, second in zip(words, words, strict=True):
+        one = (one + first + two) & 0xFFFFFFFF
+        two = (two + second + one) & 0xFFFFFFFF
+    return one, two
+
+
+@contextmanager
+def _alone(folder: str) -> Iterator[int]:
+    """Be the only one who makes a file in a folder."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield opened
+    finally:
+        os.close(opened)
+
+
 def _create(path: str, *, durable: bool) -> None:
-    """Make the file complete under another name, then give it its own; somebody else may be faster."""
+    """Make the file complete under another name, then give it its own; somebody else may be faster.
+
+    A log that was left of a file which is gone is removed before: SQLite would take it for that of the new one.
+    """
     draft = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.new"
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
@@ -314,18 +426,19 @@ def _create(path: str, *, durable: bool) -> None:
             made.execute("PRAGMA synchronous=NORMAL")
             for statement in _SCHEMA:
                 made.execute(statement)
+            made.execute(f"PRAGMA application_id={int.from_bytes(os.urandom(4), 'big', signed=True)}")
             made.execute(f"PRAGMA user_version={_VERSION}")
         finally:
             made.close()
-        with suppress(FileExistsError):
-            os.link(draft, path)
-        if durable:
-            folder = os.open(os.path.dirname(path), os.O_RDONLY)
-            try:
+        with _alone(os.path.dirname(path)) as folder:
+            if not os.path.lexists(path):
+                for name in _files(path)[1:]:
+                    with suppress(FileNotFoundError):
+                        os.unlink(name)
+                os.link(draft, path)
+            if durable:
                 os.fsync(folder)
-            finally:
-                os.close(folder)
     finally:
-        for name in (draft, f"{draft}-wal", f"{draft}-shm"):
+        for name in _files(draft):
             with suppress(FileNotFoundError):
                 os.unlink(name)

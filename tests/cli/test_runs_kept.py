@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,14 +20,16 @@ from click.testing import CliRunner, Result
 
 from policyengine import Agent, Engine, Script, call, say
 from policyengine.cli import cli
-from policyengine.cli.attending import MOST
-from policyengine.cli.keeping import Made, command_for, made_of, shown_place
-from policyengine.durable.record import HEADS, Head
+from policyengine.cli.attending import MOST, call_lines
+from policyengine.cli.keeping import Made, command_for, made_of, next_commands, shown_place
+from policyengine.durable.keeper import Keeper, claim
+from policyengine.durable.record import HEADS, STATES, Head, asked_about
 from policyengine.errors import UsageError
 from policyengine.history.check import check_history
 from policyengine.loop.state import Begin
 from policyengine.messages import Message, ModelRequest, ToolCall, ToolResult
 from policyengine.providers.scripted import ScriptedModel
+from policyengine.runstate import StopReason
 from policyengine.script import fail
 from policyengine.stores import open_store
 from policyengine.testing import make_engine
@@ -341,6 +344,117 @@ def test_nothing_is_said_to_a_run_that_has_not_ended(asking, runs):
     assert "answer it first: policyengine runs approve night" in result.stderr
 
 
+def taken_and_not_begun(run_id: str, task: str, **origin: Any) -> None:
+    """A run whose process took it and died before it committed anything."""
+    store = open_store("runs.db")
+    keeper = claim(store, run_id, task, origin=origin)
+    assert isinstance(keeper, Keeper)
+    keeper.release()
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["resume", "say", "run"])
+def test_a_run_that_follows_and_had_not_begun_begins_with_its_history(play, run, runs, how):
+    assert play(*AT, "--run-id", "night", rules="{stop: 2}").exit_code == 6
+    before = shown(runs, "night")
+    origin = {**before["origin"], "policy": "default", "follows": "night", "first": "night", "number": 2, "played": 2}
+    taken_and_not_begun("night.2", "Look under the mat.", **origin)
+    assert shown(runs, "night.2")["next"] == ["policyengine runs resume night.2 --store runs.db"]
+    if how == "resume":
+        result = runs("resume", "night.2")
+    elif how == "say":
+        result = runs("resume", "night", "--say", "Look under the mat.")
+    else:
+        result = run("run", "Look under the mat.", "--script", "script.yaml", *AT, "--run-id", "night.2")
+    assert result.exit_code == 0, result.output
+    after = shown(runs, "night.2")
+    assert after["messages"][: len(before["messages"])] == before["messages"]
+    assert after["output"] == "Under the mat."
+    third = runs("resume", "night.2", "--say", "Thank you.")
+    assert "run night.3, kept in" in words(third)
+
+
+def test_a_run_that_follows_a_forgotten_one_does_not_begin_without_its_history(play, runs):
+    assert play(*AT, "--run-id", "night", rules="{stop: 2}").exit_code == 6
+    origin = shown(runs, "night")["origin"]
+    taken_and_not_begun("night.2", "Look under the mat.", **origin, follows="night", first="night")
+    assert runs("forget", "night").exit_code == 0
+    result = runs("resume", "night.2")
+    assert (result.exit_code, "which was forgotten with its history" in result.stderr) == (1, True)
+
+
+def test_a_run_that_had_not_begun_begins_with_its_task_if_that_is_known_whole(play, run, runs):
+    assert play(*AT, "--run-id", "night", rules="{stop: 9}").exit_code == 0
+    origin = shown(runs, "night")["origin"]
+    taken_and_not_begun("short", "Find the key.", **origin)
+    assert runs("resume", "short").exit_code == 0
+    assert shown(runs, "short")["task"] == "Find the key."
+    taken_and_not_begun("-long", "Find the key. " * 50, **origin)
+    command = "policyengine run TASK --run-id=-long --store runs.db"
+    result = run("runs", "resume", *AT, "--", "-long")
+    assert (result.exit_code, command in result.stderr) == (1, True)
+    listed = json.loads(runs("list", "--json").stdout)["runs"]
+    assert [each["next"] for each in listed if each["run_id"] == "-long"] == [[command]]
+    taken_and_not_begun("night.2", "Find the key. " * 50, **origin, follows="night", first="night")
+    assert shown(runs, "night.2")["next"] == ["policyengine runs resume night --say TEXT --store runs.db"]
+
+
+# ---- which run is meant
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject", "cancel", "forget", "resume"])
+def test_what_changes_a_run_takes_its_whole_id(asking, runs, verb):
+    result = runs(verb, "nig")
+    assert result.exit_code == 1
+    assert "no run 'nig' is kept in this store; there is 'night'; give the whole id" in result.stderr
+    assert runs("show", "nig").exit_code == 0
+
+
+@pytest.mark.parametrize("run_id", ["-x", "--by=boss"])
+def test_commands_about_an_id_that_looks_like_an_option_can_be_given_as_they_are_printed(play, run_id):
+    result = play(*AT, f"--run-id={run_id}", "--json", rules="{ask: 1}")
+    commands = json.loads(result.stdout)["next"]
+    assert len(commands) == 4
+    for command in commands[:2]:
+        given = shlex.split(command)
+        assert given[:2] == ["policyengine", "runs"]
+        assert CliRunner().invoke(cli, given[1:]).exit_code == 0, command
+
+
+def test_a_run_of_another_version_can_be_looked_at_cancelled_and_forgotten(asking, runs):
+    store = open_store("runs.db")
+    state = store.read(lambda values: values.get(STATES, "night"))
+    assert state is not None
+    other = json.dumps({**json.loads(state), "version": 99}).encode()
+    store.update(lambda values: values.put(STATES, "night", other))
+    store.close()
+    result = runs("show", "night")
+    assert (result.exit_code, "problem the state of run 'night' cannot be read" in words(result)) == (0, True)
+    assert runs("cancel", "night").exit_code == 0
+    assert shown(runs, "night")["status"] == "cancelled"
+    assert runs("forget", "night").exit_code == 0
+
+
+def test_the_person_who_decides_sees_what_runs_and_that_the_model_wrote_something_else():
+    calls = (ToolCall("c", "pay", '{"amount": 7}', {"amount": 7000}),)
+    lines = [line for _, line in call_lines(asked_about(calls, StopReason("ask", "ask")), digests=False)]
+    assert lines == ['pay {"amount": 7000}', 'the model wrote {"amount": 7}']
+
+
+def test_a_journal_whose_last_line_was_cut_off_goes_on_in_a_new_line(asking, play, runs, run):
+    assert play(*AT, "--run-id", "day", "--record", "day.jsonl", rules="{ask: 1}").exit_code == 7
+    journal = Path("day.jsonl")
+    journal.write_text(journal.read_text()[:-20])
+    runs("approve", "day")
+    assert runs("resume", "day", "--policy", "default", "--record", "day.jsonl").exit_code == 0
+    lines = journal.read_text().splitlines()
+    broken = [number for number, line in enumerate(lines, start=1) if not line.endswith("}")]
+    assert len(broken) == 1
+    result = run("replay", "day.jsonl", "--json")
+    assert f"day.jsonl:{broken[0]}: cannot be read" in result.stderr
+    assert json.loads(result.stdout)["outcome"] == "final_answer"
+
+
 # ---- options
 
 
@@ -349,12 +463,40 @@ def test_options_of_the_run_are_kept_without_secrets(play, runs):
     origin = shown(runs, "night")["origin"]
     assert origin["policy"] == str(Path("demo.yaml").absolute())
     assert origin["script"] == str(Path("script.yaml").absolute())
-    assert shown_place("redis://user:secret@host/0") == "redis://..."
-    assert "secret" not in command_for("resume", "night", "redis://user:secret@host/0")
 
 
-def test_a_url_with_a_password_is_not_kept_and_has_to_be_given_again():
-    origin = Made(model="openai:m", base_url="https://me:secret@host/v1", api_key_env="MY_KEY").origin()
+@pytest.mark.parametrize(
+    "place",
+    [
+        "redis://user:secret@host/0",
+        "redis://:secret@host/0",
+        "redis://host/0?password=secret",
+        "rediss://host/0?prefix=a&password=secret",
+        "unix:///path?db=0&password=secret",
+    ],
+)
+def test_a_place_with_a_password_is_not_printed(place):
+    assert shown_place(place) == f"{place.partition(':')[0]}://..."
+    assert "secret" not in command_for("resume", "night", place)
+    assert "secret" not in " ".join(next_commands(Head("night", task="t", task_digest="x"), place))
+
+
+@pytest.mark.parametrize("place", ["redis://host/0?prefix=a", "unix:///path?db=0", "a@b.db", "sqlite:runs.db"])
+def test_a_place_without_one_is(place):
+    assert shown_place(place) == place
+
+
+def test_the_version_of_an_interface_in_a_url_is_kept():
+    url = "https://host/openai?api-version=2025-01-01"
+    assert Made(model="azure:m", base_url=url).origin()["base_url"] == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://me:secret@host/v1", "https://secret@host/v1", "https://host/v1?api_key=secret", "https://host/v1#secret"],
+)
+def test_a_url_with_a_password_is_not_kept_and_has_to_be_given_again(url):
+    origin = Made(model="openai:m", base_url=url, api_key_env="MY_KEY").origin()
     assert "secret" not in json.dumps(origin)
     assert origin["api_key_env"] == "MY_KEY"
     head = Head("night", origin=origin)

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from policyengine import Agent, Extension, hookimpl
-from policyengine.durable import KeptRuns, RunBusyError
+from policyengine.durable import KeptRuns, LeaseLostError, RunBusyError
 from policyengine.durable.keeper import claim
 from policyengine.durable.record import Head, read_head, write_head
 from policyengine.errors import UsageError
 from policyengine.stores import Values
 from policyengine.stores.memory import MemoryStore
 from policyengine.testing import make_engine
-from tests.durable.clerk import Clerk, Died, Mortal
+from tests.durable.clerk import Clerk, Clock, Died, Mortal
 
 
 class Careful(Extension):
@@ -197,3 +197,54 @@ def test_a_head_says_what_a_list_shows():
     assert isinstance(head, Head)
     assert (head.task, head.iteration, head.calls, head.policy) == ("go", 2, 3, ENGINE.snapshot.policy.name)
     assert head.created <= head.updated
+
+
+def test_a_yes_that_comes_twice_answers_one_question():
+    store, clerk = MemoryStore(), Clerk([["book"], ["book"]])
+    again = Clerk.complete
+
+    def same_ids(self: Clerk, request: Any) -> Any:
+        response = again(self, request)
+        calls = tuple(
+            msgspec.structs.replace(call, arguments='{"item": "7"}', args={"item": "7"}) for call in response.tool_calls
+        )
+        return msgspec.structs.replace(response, tool_calls=calls)
+
+    clerk.complete = same_ids.__get__(clerk)  # type: ignore[method-assign]
+    assert agent(store, clerk).run("go", run_id="r").status == "waiting"
+    runs = KeptRuns(store)
+    first = runs.head("r").asked
+    assert first is not None
+    runs.answer("r", approved=True, digest=first.digest)
+    assert agent(store, clerk).resume_run("r").status == "waiting"
+    second = runs.head("r").asked
+    assert second is not None
+    assert second.calls == first.calls
+    assert second.digest != first.digest
+    with pytest.raises(UsageError, match="asks about something else by now"):
+        runs.answer("r", approved=True, digest=first.digest)
+    assert clerk.done == {"book 7": 1}
+
+
+def test_asking_again_does_not_make_another_question():
+    store, clerk = asking()
+    before = KeptRuns(store).head("r").asked
+    for _ in range(3):
+        assert agent(store, clerk).resume_run("r").status == "waiting"
+    assert KeptRuns(store).head("r").asked == before
+
+
+def test_an_answer_is_not_lost_to_a_worker_that_is_overdue():
+    store, clerk = asking()
+    clock = Clock()
+    store._clock = clock  # type: ignore[attr-defined]
+
+    def overdue(question: Any) -> bool:
+        clock.now += 61
+        KeptRuns(store).answer("r", approved=True)
+        return False
+
+    with pytest.raises(LeaseLostError):
+        agent(store, clerk, human=overdue).resume_run("r")
+    assert agent(store, clerk).resume_run("r").status == "completed"
+    assert clerk.done["book 1.0"] == 1

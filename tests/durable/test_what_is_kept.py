@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +11,7 @@ import msgspec
 import pytest
 
 from policyengine import Agent
-from policyengine.durable import KeptRuns
+from policyengine.durable import KeptRuns, LeaseLostError
 from policyengine.durable.keeper import Keeper
 from policyengine.durable.record import read_head, write_head
 from policyengine.errors import UsageError
@@ -112,3 +114,56 @@ def test_what_is_damaged_is_told_and_nothing_is_guessed():
             store.update(damage)
             with pytest.raises((StoreError, UsageError), match=r"damaged|is missing|not a saved run"):
                 agent(store, clerk).run("go", run_id="r")
+
+
+class Forgetful(Mortal):
+    """A store that goes back by some commits, once, before the fourteenth."""
+
+    def __init__(self, store: MemoryStore, back: int) -> None:
+        super().__init__(store, None)
+        self.back = back
+        self.states: list[Any] = []
+
+    def update(self, change: Any) -> Any:
+        self.states.append(copy.deepcopy(self.store._kinds))
+        if len(self.states) == 14:
+            self.store._kinds = self.states[-1 - self.back]
+        return super().update(change)
+
+
+@pytest.mark.parametrize("back", range(1, 14))
+def test_a_store_that_loses_its_latest_commits_is_given_them_again(back):
+    store, clerk = MemoryStore(), Clerk([["look"], ["book"], ["look"], ["look"]])
+    if back == 13:  # nothing of the run is left
+        with pytest.raises(LeaseLostError):
+            agent(Forgetful(store, back), clerk).run("go", run_id="r")
+        return
+    outcome = agent(Forgetful(store, back), clerk).run("go", run_id="r")
+    assert outcome.status == "completed"
+    assert KeptRuns(store).outcome("r") == outcome
+    assert tuple(KeptRuns(store).messages("r")) == outcome.messages
+
+
+def test_what_cannot_be_written_is_told_with_what_to_do():
+    class Sdk(Clerk):
+        def complete(self, request: ModelRequest) -> ModelResponse:
+            return msgspec.structs.replace(super().complete(request), raw={"object": object()})
+
+    with pytest.raises(UsageError, match=r"run 'r' cannot be kept: .*object.*`raw` must be plain data"):
+        agent(MemoryStore(), Sdk([["look"]])).run("go", run_id="r")
+
+
+def test_the_time_a_store_takes_is_not_the_tools():
+    class Slow(Mortal):
+        """A store that takes a while for the second call's result, longer than the tool may."""
+
+        def update(self, change: Any) -> Any:
+            found = super().update(change)
+            if threading.current_thread() is not threading.main_thread():
+                threading.Event().wait(0.3)
+            return found
+
+    engine = make_engine({}, tools={"look": {"effect": "read", "timeout": "150ms"}})
+    clerk = Clerk([["look", "look"]])
+    outcome = Agent(engine, clerk, clerk.tools(), store=Slow(MemoryStore(), None)).run("go", run_id="r")
+    assert [message.text for message in outcome.messages if message.role == "tool"] == ["look 0.0", "look 0.1"]

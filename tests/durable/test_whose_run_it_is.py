@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import subprocess
 import sys
 import threading
@@ -55,7 +57,7 @@ def test_a_lease_that_lapsed_may_be_taken_and_its_worker_can_write_no_more():
             assert other.run("go", run_id="r").output == "all done"
 
     clerk.kill, clerk.die_in = overtaken, "book 0.0"
-    with pytest.raises(LeaseLostError, match="taken over by another worker"):
+    with pytest.raises(LeaseLostError, match="not this worker's any more"):
         slow.run("go", run_id="r")
     assert clerk.done == {"book 0.0": 1}
     assert KeptRuns(store).head("r").status == "completed"
@@ -177,5 +179,107 @@ def test_a_run_without_an_id_is_kept_under_a_new_one():
 def test_an_agent_without_a_store_has_nothing_to_resume():
     with pytest.raises(UsageError, match="this agent has no store"):
         agent(None, Clerk([])).resume_run("r")
-    with pytest.raises(UsageError, match="lease_s must be 1 or more seconds, not 0"):
+    with pytest.raises(UsageError, match="lease_s must be a number of seconds, 1 or more, not 0"):
         agent(MemoryStore(), Clerk([]), lease_s=0)
+    with pytest.raises(UsageError, match="1 or more, not inf"):
+        agent(MemoryStore(), Clerk([]), lease_s=math.inf)
+
+
+FORKS = """
+import os, sys
+from policyengine.stores.memory import MemoryStore
+from tests.durable.clerk import Clerk, agent
+
+clerk, mine = Clerk([["book"], ["book"]], die_in="book 0.0"), os.getpid()
+
+def forked():
+    if os.fork() == 0:
+        sys.exit()  # which the driver takes for what the tool raised
+
+clerk.kill = forked
+try:
+    ended = agent(MemoryStore(), clerk).run("go", run_id="r").status
+except Exception as error:
+    ended = type(error).__name__
+print("parent" if os.getpid() == mine else "child", ended, sum(clerk.done.values()), flush=True)
+if os.getpid() != mine:
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_process_that_was_forked_in_a_tool_goes_on_with_nothing():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False)
+    assert sorted(done.stdout.splitlines()) == ["child LeaseLostError 1", "parent completed 2"], done.stderr
+
+
+@pytest.mark.parametrize("failure", [StoreError("locked", transient=True), UsageError("the store is closed")])
+def test_the_thread_that_renews_leases_outlives_what_a_store_raises(failure):
+    store, renewed = MemoryStore(), threading.Event()
+    broken, sound = taken(store, "broken", lease_s=0.02), taken(store, "sound", lease_s=0.02)
+
+    def renew() -> None:
+        raise failure
+
+    broken.renew = renew  # type: ignore[method-assign]
+    with holding(broken):
+        renewed.wait(0.1)
+        sound.renew = renewed.set  # type: ignore[method-assign]
+        with holding(sound):
+            assert renewed.wait(20)
+
+
+def test_a_store_that_hangs_costs_no_run_in_another_store_its_lease():
+    hangs, renewed, over = threading.Event(), threading.Event(), threading.Event()
+    slow, sound = taken(MemoryStore(), lease_s=0.02), taken(MemoryStore(), lease_s=0.02)
+
+    def hang() -> None:
+        hangs.set()
+        over.wait(30)
+
+    slow.renew, sound.renew = hang, renewed.set  # type: ignore[method-assign]
+    try:
+        with holding(slow):
+            assert hangs.wait(20)
+            with holding(sound):
+                assert renewed.wait(20)
+    finally:
+        over.set()
+
+
+def test_a_process_that_gets_no_thread_works_all_the_same(monkeypatch):
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store = MemoryStore()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert agent(store, Clerk([["look"]])).run("go", run_id="r").status == "completed"
+    assert owner(store) == ""
+
+
+def test_a_clock_that_was_years_ahead_blocks_no_run():
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    clock.now += 5 * 365 * 86_400
+    first = taken(store)
+    clock.now -= 5 * 365 * 86_400
+    taken(store).renew()
+    with pytest.raises(LeaseLostError):
+        first.renew()
+
+
+def test_waiting_tools_and_humans_do_not_keep_other_runs_from_being_kept():
+    store = MemoryStore()
+
+    async def everything() -> str:
+        blocked = threading.Event()
+        waiting = [asyncio.create_task(asyncio.to_thread(blocked.wait, 30)) for _ in range(64)]
+        try:
+            outcome = await asyncio.wait_for(agent(store, Clerk([["look"]])).arun("go", run_id="r"), 20)
+        finally:
+            blocked.set()
+            await asyncio.gather(*waiting)
+        return outcome.status
+
+    # Its tool runs in a thread of its own.
+    assert asyncio.run(everything()) == "completed"

@@ -441,3 +441,44 @@ def test_calls_of_a_response_that_was_unusable_stay_unusable_in_the_recording(en
     (recording,) = read_recordings([recorder.file(tmp_path)])
     report = replay(recording, engine())
     assert (report.iterations, report.calls, report.outcome) == (1, 0, "call")
+
+
+@pytest.fixture
+def cut_and_resumed(engine, recorder):
+    """A journal whose process was killed while it wrote line 4, and which a second one went on with."""
+    run = engine(journal=recorder.writer).start_run(run_id="r")
+    run.start("count", now=1.0)
+    run.before_tool_call(call("f"), now=1.0)
+    saved = run.save()
+    run.after_tool_call(call("f"), ToolResult("f-1", "lost"), now=2.0)
+    lines = recorder.text.getvalue().splitlines(keepends=True)
+    head = "".join(lines[:3]) + lines[3][:30] + "\n"
+    recorder.text.truncate(recorder.text.seek(0))
+    resumed, _ = engine(journal=recorder.writer).resume_run(saved)
+    resumed.after_tool_call(call("f"), ToolResult("f-1", "seven"), now=9.0)
+    resumed.end(Outcome("completed", "counted"), now=9.0)
+    return head, recorder.text.getvalue()
+
+
+def test_a_line_that_a_crash_cut_off_is_told_and_the_resumed_run_is_read_on(
+    engine, recorder, tmp_path, cut_and_resumed
+):
+    path = recorder.file(tmp_path, "".join(cut_and_resumed))
+    problem, recording = read_recordings([path])
+    assert (type(problem), problem.line) == (Unreadable, 4)
+    assert recording.events[-1].result.text == "seven"
+    assert len(same(replay_journal(path, engine()))) == 4
+
+
+def test_behind_a_cut_off_line_only_what_was_resumed_is_used(engine, recorder, tmp_path, cut_and_resumed):
+    head, tail = cut_and_resumed
+    other = io.StringIO()
+    drive(engine(journal=JournalWriter(other)).start_run(run_id="other"), [["f"]])
+    path = recorder.file(tmp_path, head + other.getvalue() + tail)
+    with pytest.raises(JournalError, match="line 4"):
+        list(replay_journal(path, engine()))
+    problem, recording = read_recordings([path])
+    assert (problem.line, recording.id, recording.events[-1].result.text) == (4, "r", "seven")
+    path = recorder.file(tmp_path, head + tail + "{\n" + tail.splitlines(keepends=True)[1])
+    first, second, again = read_recordings([path])
+    assert (first.line, second.line, again.events) == (4, 8, recording.events)

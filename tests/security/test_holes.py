@@ -62,7 +62,8 @@ def test_nothing_of_the_package_unpickles_evaluates_or_starts_a_shell():
 
 def test_a_known_secret_is_in_no_text_of_a_failure():
     keep_secret("correct-horse-battery", "$env HORSE")
-    error = ValueError("no access with correct-horse-battery at https://me:pass@host/x, sk-abcdefghijklmnop")
+    at = "https://me:pass@host/x?v=1&api_key=letmein&n=2 (redis://h/0?password=letmein)"
+    error = ValueError(f"no access with correct-horse-battery at {at}, sk-abcdefghijklmnop")
     for text in (
         fault_text(error),
         trace_of(error),
@@ -71,6 +72,7 @@ def test_a_known_secret_is_in_no_text_of_a_failure():
     ):
         assert "correct-horse" not in text
         assert "me:pass" not in text
+        assert "letmein" not in text
         assert "abcdefghijk" not in text
 
 

@@ -468,3 +468,20 @@ def test_other_places_are_refused(place):
 def test_a_store_error_says_whether_to_try_again():
     error = StoreError("x")
     assert (error.transient, error.unknown) == (False, False)
+
+
+def test_many_values_are_got_at_once_as_each_would_be(place):
+    store = place.open()
+    store.update(lambda values: [values.put("run", str(number), b"%d" % number) for number in range(1200)])
+
+    def change(values):
+        values.put("run", "1", b"new")
+        values.delete("run", "2")
+        return values.get_many("run", ["0", "1", "2", "never there", "1199", "0"])
+
+    wanted = {"0": b"0", "1": b"new", "1199": b"1199"}
+    assert store.update(change) == wanted
+    assert store.read(lambda values: values.get_many("run", iter(["0", "1", "2", "1199"]))) == wanted
+    everything = store.read(lambda values: values.get_many("run", values.keys("run")))
+    assert (len(everything), everything["700"]) == (1199, b"700")
+    assert store.read(lambda values: values.get_many("run", [])) == {}

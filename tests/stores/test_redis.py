@@ -453,12 +453,64 @@ def test_a_removal_from_a_full_server_whose_answer_is_lost_is_told(redis_server,
     failure(lambda: hasty.update(lambda values: values.delete("run", "a")), "nobody knows", unknown=True)
 
 
-def test_a_server_that_drops_values_when_it_is_full_is_refused(redis_server, store):  # noqa: F811
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl"])
+def test_a_server_that_drops_what_is_kept_when_it_is_full_is_refused(redis_server, store, policy):  # noqa: F811
+    redis_server.say("CONFIG", "SET", "maxmemory-policy", policy)
+    assert count(store) == 1  # it is never full
+    store._drop_idle()
     redis_server.say("CONFIG", "SET", "maxmemory", "100mb")
-    redis_server.say("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    failure(lambda: count(store), "allkeys-lru.*noeviction")
-    redis_server.say("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
-    assert count(store) == 1
+    failure(lambda: count(store), f"{policy}.*noeviction")
+    redis_server.say("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert count(store) == 2
+
+
+def test_many_values_are_one_round_trip_and_one_look(redis_server, store, beside):  # noqa: F811
+    names = [str(number) for number in range(300)]
+    store.update(lambda values: [values.put("run", name, b"1") for name in names])
+    sent = []
+    lane = store._idle[0].wire
+    lane.call, call = lambda *commands: sent.append(commands) or call(*commands), lane.call
+
+    def look(values):
+        found = values.get_many("run", names)
+        beside.update(lambda others: others.put("run", "7", b"2"))  # while somebody writes all the time
+        return found
+
+    assert set(store.read(look).values()) == {b"1"}
+    assert len(sent) == 1
+    sent.clear()
+
+    def two(values):
+        found = values.get_many("run", names), values.get_many("run", ["7"])
+        if len(sent) < 3:
+            beside.update(lambda others: others.put("run", "8", b"2"))
+        return found, values.get("run", "never there")
+
+    (found, again), _ = store.read(two)
+    assert (found["8"], again) == (b"2", {"7": b"2"})
+
+
+def test_many_values_that_are_to_be_written_are_watched(redis_server, store, beside):  # noqa: F811
+    store.update(lambda values: [values.put("run", name, b"1") for name in "abc"])
+    seen = []
+
+    def change(values):
+        seen.append(values.get_many("run", "abc"))
+        if len(seen) == 1:
+            beside.update(lambda others: others.put("run", "b", b"2"))
+        values.put("run", "d", b"".join(seen[-1].values()))
+
+    store.update(change)
+    assert (len(seen), get(store, "run", "d")) == (2, b"121")
+
+
+def test_what_stands_under_the_name_of_one_of_many_values_is_told(redis_server, store):  # noqa: F811
+    put(store, "run", "a", b"1")
+    redis_server.say("SET", f"{store._names.value('run', 'b')}", "x")
+    failure(lambda: store.read(lambda values: values.get_many("run", "ab")), "keeps something else under a name")
+    redis_server.say("DEL", f"{store._names.value('run', 'b')}")
+    redis_server.say("HSET", f"{store._names.value('run', 'a')}", "v", "2")
+    failure(lambda: store.read(lambda values: values.get_many("run", "ab")), "damaged at run a")
 
 
 def test_a_replica_is_told(redis_server, store):  # noqa: F811

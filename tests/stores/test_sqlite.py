@@ -349,3 +349,148 @@ def test_a_value_that_stands_under_another_key_is_damaged(tmp_path):
         for kind, key in (("kind", "c"), ("other", "b")):
             with pytest.raises(StoreError, match=f"damaged at {kind} {key}"):
                 store.read(lambda values, kind=kind, key=key: values.get(kind, key))
+
+
+def test_a_line_of_threads_is_no_thread_that_takes_too_long(path):
+    store = SqliteStore(path, durable=False, busy_s=0.2)
+    now, failed = [0.0], []
+
+    def one():
+        try:
+            count(store)
+        except StoreError as error:
+            failed.append(error)
+
+    def slow(values):
+        for thread in threads:
+            thread.start()
+        while len(store._writing._line) < len(threads):
+            pass
+
+    threads = [threading.Thread(target=one) for _ in range(40)]
+    with pytest.MonkeyPatch.context() as patched:
+        # With each look at the clock time goes on: all of them together wait for longer than the bound.
+        patched.setattr("policyengine.stores.monotonic", lambda: now.__setitem__(0, now[0] + 0.004) or now[0])
+        store.update(slow)
+        for thread in threads:
+            thread.join(60)
+    assert (failed, get(store, "number", "n")) == ([], b"40")
+    assert now[0] > 0.2
+    store.close()
+
+
+def test_threads_have_their_turns_in_the_order_in_which_they_came(path):
+    store, came = SqliteStore(path, durable=False), []
+
+    def first(values):
+        for number in range(10):
+            threads[number].start()
+            while len(store._writing._line) <= number:
+                pass
+
+    threads = [
+        threading.Thread(target=lambda number=number: store.update(lambda values: came.append(number)))
+        for number in range(10)
+    ]
+    store.update(first)
+    for thread in threads:
+        thread.join(60)
+    assert came == list(range(10))
+    store.close()
+
+
+# ---- a log that was left
+
+
+def killed(path, name, transactions):
+    """Write values in a process that is killed, so that its log stays."""
+    script = (
+        "import os, signal, sys; from policyengine.stores.sqlite import SqliteStore\n"
+        "store = SqliteStore(sys.argv[1], durable=False)\n"
+        "for number in range(int(sys.argv[3])):\n"
+        "    key = sys.argv[2] + str(number)\n"
+        "    store.update(lambda values: [values.put('run', f'{key}-{n}', os.urandom(3000)) for n in range(4)])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path), name, str(transactions)], check=False, timeout=60)
+    assert path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def keys(path):
+    store = SqliteStore(path, durable=False)
+    try:
+        assert store.check() == ""
+        return store.read(lambda values: values.keys("run"))
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("transactions", [3, 150])
+def test_the_log_of_a_file_that_was_removed_is_not_taken_for_that_of_a_new_one(path, transactions):
+    killed(path, "old", transactions)
+    assert len(keys(path)) == 4 * transactions  # it counts as long as its file is there
+    killed(path, "more", 1)
+    path.unlink()
+    assert keys(path) == ()
+    assert [name.name for name in path.parent.iterdir()] == ["kept.sqlite"]
+
+
+@pytest.mark.parametrize("transactions", [3, 150])
+def test_a_log_is_not_used_for_the_file_of_another_store(path, transactions):
+    other = path.with_name("other.sqlite")
+    put(made := SqliteStore(other, durable=False), "run", "b", b"1")
+    made.close()
+    killed(path, "old", transactions)
+    other.rename(path)
+    failure(lambda: SqliteStore(path), rf"was replaced, and the log .* rm \S*{path.name}-wal \S*{path.name}-shm,")
+    for end in ("-wal", "-shm"):
+        path.with_name(path.name + end).unlink()
+    assert keys(path) == ("b",)
+
+
+@pytest.mark.parametrize("transactions", [1, 150])
+def test_a_log_is_not_used_for_an_older_copy_of_its_own_file(path, transactions):
+    put(made := SqliteStore(path, durable=False), "run", "a", b"1")
+    made.close()
+    shutil.copy(path, path.with_name("backup"))
+    put(made := SqliteStore(path, durable=False), "run", "a", b"2")
+    made.close()
+    killed(path, "more", transactions)
+    shutil.copy(path.with_name("backup"), path)
+    failure(lambda: SqliteStore(path), "was replaced, and the log of another one is left beside it")
+
+
+def test_a_log_goes_with_its_file_to_another_place(path):
+    killed(path, "old", 40)
+    moved = path.parent / "moved.sqlite"
+    for end in ("", "-wal", "-shm"):
+        path.with_name(path.name + end).rename(moved.with_name(moved.name + end))
+    killed(moved, "new", 40)
+    assert len(keys(moved)) == 320
+
+
+def test_a_count_of_transactions_begins_anew_at_its_end(path):
+    put(made := SqliteStore(path, durable=False), "run", "a", b"1")
+    made._open.execute(f"PRAGMA application_id={(1 << 31) - 2}")
+    made.close()
+    killed(path, "old", 5)
+    assert len(keys(path)) == 21
+
+
+def test_whoever_reads_or_changes_nothing_counts_no_transaction(store):
+    put(store, "run", "a", b"1")
+    before = store._open.execute("PRAGMA application_id").fetchone()
+    store.update(lambda values: values.delete("run", "never there"))
+    store.read(lambda values: values.keys("run"))
+    assert store._open.execute("PRAGMA application_id").fetchone() == before
+    put(store, "run", "a", b"1")
+    assert store._open.execute("PRAGMA application_id").fetchone() != before
+
+
+def test_what_is_to_be_removed_is_all_of_a_damaged_store(path):
+    store = SqliteStore(path, durable=False)
+    store.update(lambda values: [values.put("run", str(number), b"x" * 5000) for number in range(50)])
+    store.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\0" * (len(content) - 4096))
+    failure(lambda: get(SqliteStore(path), "run", "7"), rf"rm -f \S*{path.name} \S*{path.name}-wal \S*{path.name}-shm")
