@@ -197,21 +197,19 @@ class _Replay:
 
     def _happened(self, event: Event, place: int, *, is_task: bool) -> None:
         self._now = self._now if event.at is None else event.at
-        match event:
-            case UserSaid() | ToolAnswered() if place < self._taken:
-                pass  # the result of a call that only the policy read
-            case UserSaid(text=text) if is_task:
-                self._start(text)
-            case UserSaid(text=text, injected=injected):
-                # Where only the policy reads calls, the harness complains of what it could not read either.
-                harness = injected or (self._recording.undecided and place == self._unread_until)
-                self._see(self._run.user_message(text, injected=harness, now=self._now))
-            case ModelSaid(response=response):
-                self._round(response, place)
-            case ToolAnswered(call_id="", result=result):
-                self._see(self._run.user_message(result.text, injected=True, now=self._now))
-            case ToolAnswered():
-                pass  # reported with the batch of its call
+        if isinstance(event, ModelSaid):
+            self._round(event.response, place)
+        elif place < self._taken:
+            pass  # the result of a call that only the policy read
+        elif isinstance(event, ToolAnswered):
+            if not event.call_id:  # others are reported with the batch of their call
+                self._see(self._run.user_message(event.result.text, injected=True, now=self._now))
+        elif is_task:
+            self._start(event.text)
+        else:
+            # Where only the policy reads calls, the harness complains of what it could not read either.
+            harness = event.injected or (self._recording.undecided and place == self._unread_until)
+            self._see(self._run.user_message(event.text, injected=harness, now=self._now))
 
     def _start(self, task: str) -> None:
         self._see(self._run.start(task, now=self._now))
