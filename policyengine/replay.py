@@ -128,7 +128,9 @@ Seen = Callable[[ModelResponse, Verdict], None]
 
 def replay(recording: Recording, engine: Engine, seen: Seen | None = None) -> ReplayReport:
     """Report what the engine's policy makes of a recording."""
-    run = engine.start_run(run_id=recording.id, protocol=recording.protocol)
+    # Named after the run, so that a draw by conversation (`rollout`) falls out the same every time.
+    alone = Conversation(recording.id)
+    run = engine.start_run(run_id=recording.id, protocol=recording.protocol, conversation=alone)
     # A recording has no timings of rules: the speed of this machine must not decide anything.
     run.faults.enforce = False
     return _Replay(recording, run, seen).report()
