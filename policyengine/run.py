@@ -464,8 +464,11 @@ class Run:
 
     def _judge(self, hook: str, payload: tuple[Any, ...], tool: str | None = None) -> Decision:
         entries = self._tables[hook].entries
-        votes = self._votes(hook, entries, payload, tool) if entries else []
-        if not votes and not self.sinks:
+        watched = bool(self.sinks)
+        votes: list[Vote] = []
+        if entries:
+            votes = judge(hook, entries, payload, tool, self.state, self._views, self.faults, watched)
+        if not votes and not watched:
             return ALLOWED[hook]
         return self._settle(hook, payload, votes, target_of(hook, payload))
 
