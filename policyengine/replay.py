@@ -298,11 +298,11 @@ class _Replay:
 
     def _unread(self, verdict: Verdict, response: ModelResponse) -> int:
         """Return how many of the parser's calls the recorded harness did not read: their text, or their arguments."""
-        sent = {call.id: call for call in response.tool_calls}
-        if not sent:
+        if not response.tool_calls:
             return 0 if self._recording.undecided else len(verdict.calls)
         if not verdict.repairs:
             return 0
+        sent = {call.id: call for call in response.tool_calls}
         mended = [call.id for call in verdict.calls if call.id in sent and not isinstance(sent[call.id].args, dict)]
         return sum(call_id not in self._results or self._results[call_id].status != "ok" for call_id in mended)
 
