@@ -37,9 +37,13 @@ _lock = threading.Lock()
 
 
 def _forked() -> None:
-    """The runs of a process that was forked are still its parent's."""
+    """The runs of a process that was forked are its parent's, and its locks may be held by threads that are gone."""
     global _lock
     _lock = threading.Lock()
+    for beats in _beats.values():
+        beats.wake = threading.Condition()
+        for keeper in beats.held:
+            keeper.forked()
     _beats.clear()
 
 

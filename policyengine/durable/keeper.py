@@ -185,6 +185,10 @@ class Keeper:
             except StoreError as error:
                 log().warning("run {} could not be released: {}", self.run_id, error)
 
+    def forked(self) -> None:
+        """Have a lock of its own in a process that was forked: the one there may be held by a thread that is gone."""
+        self._lock = threading.Lock()
+
     def renew(self) -> None:
         """Say that this worker is still there. Raises what `keep` does."""
         with self._lock:

@@ -143,13 +143,13 @@ class Turns:
     def __init__(self, place: str, wait_s: float) -> None:
         self._place = place
         self._wait_s = wait_s
-        self._taken = False
-        self._since = 0.0
-        self._holder = 0
         self._begin()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
+        self._taken = False
+        self._since = 0.0
+        self._holder = 0
         self._lock = threading.Lock()
         self._line: deque[threading.Lock] = deque()
 
