@@ -19,6 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import policyengine
+from policyengine.errors import UsageError
 from policyengine.patterns import PIECES, blows_up, compiled, degree, substituted, trouble_of
 
 METHODS = {"match", "fullmatch", "search", "sub", "finditer", "findall", "split", "subn"}
@@ -100,7 +101,7 @@ def modules() -> Iterator[Any]:
             continue
         try:
             yield importlib.import_module(found.name)
-        except ImportError:  # an extra that is not installed
+        except (ImportError, UsageError):  # an extra that is not installed
             continue
 
 
