@@ -30,6 +30,9 @@ from policyengine.stores import open_store
 
 GROUP = 10
 SHOWN = 10
+PAUSE_S = 0.03
+"""The longest time a request or a call takes, so that a run takes about as long as until its process is killed."""
+
 LONGEST_S = 0.4
 """A process is killed within so many seconds after it began to work."""
 
@@ -75,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     print_json({name: found[:SHOWN] if isinstance(found, list) else found for name, found in report.items()})
     bad = [name for name in ("lost", "twice", "missing_unasked", "faults") if report[name]]
+    if report["runs_under_way_when_killed"] < options.runs:
+        bad.append("fewer kills than runs")
     if options.check and bad:
         print(f"failed: {', '.join(bad)}", file=sys.stderr)
     return 1 if options.check and bad else 0
@@ -118,7 +123,7 @@ def kill_group(place: str, folder: Path, ids: Sequence[str], kills: int, seed: i
 
 def start(place: str, folder: Path, ids: Sequence[str]) -> subprocess.Popen[str]:
     """Start a process on a group; return when it is about to begin."""
-    command = [sys.executable, "-m", "benchmarks.kept", place, str(folder), *ids]
+    command = [sys.executable, "-m", "benchmarks.kept", "--pause", str(PAUSE_S), place, str(folder), *ids]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()

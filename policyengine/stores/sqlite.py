@@ -7,9 +7,8 @@ so two processes never read the same state and both write, and `change` is never
 `busy_s` is told so. A process may be killed at any point: SQLite then forgets its transaction. The file is made under
 another name and linked into place when it is complete, because fifty processes may start at once.
 
-A log that a killed process left belongs to one file only; SQLite would apply it to whatever has its name by then. So
-every transaction counts itself in the header of the file (`application_id`, from a random number on), and a log is used
-only where it goes on from the number in the file.
+A log that a killed process left belongs to one file only, and SQLite would apply it to whatever has that file's name by
+then: the log of a file that is gone is removed when a new one is made.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import fcntl
 import os
 import shlex
 import sqlite3
-import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from time import time
 
 from policyengine.errors import UsageError
@@ -89,9 +87,6 @@ class SqliteStore:
             self._file = _identity(self._where)
             if any(pid != self._pid and file == self._file for pid, file in tuple(_OPEN.values())):
                 raise UsageError(f"the store {self.path} is open in the parent process; open it after the fork")
-            if _has_log_of_another(self._where):
-                left = f"the log of another one is left beside it; {_rm(f'{self._where}-wal', f'{self._where}-shm')}"
-                raise StoreError(f"the store {self.path} was replaced, and {left}, to use the file as it is")
             self._open = self._connect()
         try:
             self._check_version()
@@ -180,12 +175,9 @@ class SqliteStore:
             with self._told("locked for writing" if writable else "read"):
                 opened.execute("BEGIN IMMEDIATE" if writable else "BEGIN")
             self._in_place()
-            before = opened.total_changes
             result = work(values)
             values.over = True
             with self._told("written", commits=True):
-                if opened.total_changes != before:
-                    _count(opened)
                 opened.execute("COMMIT")
         finally:
             values.over = True
@@ -335,72 +327,6 @@ def _uri(path: str, options: str) -> str:
     return f"file://{name}?{options}"
 
 
-def _count(opened: sqlite3.Connection) -> None:
-    """Count a transaction in the header of the file, so that the log begins with the number it goes on from."""
-    number = opened.execute("PRAGMA application_id").fetchone()[0] + 1
-    opened.execute(f"PRAGMA application_id={number if number < 1 << 31 else -(1 << 31)}")
-
-
-def _has_log_of_another(path: str) -> bool:
-    """Return whether the log beside a file goes on from another one: one that was replaced, or is an older copy.
-
-    A log whose first transaction cannot be read tells nothing; SQLite does not use it either.
-    """
-    for _ in range(8):
-        first = _first_in_log(f"{path}-wal")
-        if first is None:
-            return False
-        # Not by open(): closing it would give up the locks that this process has on the file.
-        with closing(sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)) as opened:
-            number = opened.execute("PRAGMA application_id").fetchone()[0]
-        again = _first_in_log(f"{path}-wal")
-        if again is not None and again[:2] == first[:2]:  # else the log was begun anew meanwhile
-            _, counted, frames = again
-            return bool((number - counted + 1) % (1 << 32) > frames)
-    return False
-
-
-def _first_in_log(path: str) -> tuple[bytes, int, int] | None:
-    """Return the mark of a log, the number of its first transaction, and how many pages it has; or `None`."""
-    try:
-        with open(path, "rb") as log:
-            header = log.read(32)
-            if len(header) < 32:
-                return None
-            magic, _, size, _, *_ = struct.unpack(">8I", header)
-            order = ">" if magic & 1 else "<"
-            mark, number = header[16:24], None
-            total = _checked(header[:24], order, (0, 0))
-            if total != struct.unpack(">2I", header[24:]):
-                return None
-            frames = (os.fstat(log.fileno()).st_size - 32) // (24 + size)
-            for _ in range(frames):
-                frame = log.read(24 + size)
-                if len(frame) < 24 + size or frame[8:16] != mark:
-                    return None
-                page, commits = struct.unpack(">2I", frame[:8])
-                total = _checked(frame[24:], order, _checked(frame[:8], order, total))
-                if total != struct.unpack(">2I", frame[16:24]):
-                    return None
-                if page == 1:
-                    number = struct.unpack(">i", frame[92:96])[0]
-                if commits:
-                    return None if number is None else (mark, number, frames)
-    except (OSError, struct.error):
-        return None
-    return None
-
-
-def _checked(data: bytes, order: str, total: tuple[int, int]) -> tuple[int, int]:
-    """Return SQLite's checksum of data in its log, as it goes on from the one before it."""
-    one, two = total
-    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
-    for first, second in zip(words, words, strict=True):
-        one = (one + first + two) & 0xFFFFFFFF
-        two = (two + second + one) & 0xFFFFFFFF
-    return one, two
-
-
 @contextmanager
 def _alone(folder: str) -> Iterator[int]:
     """Be the only one who makes a file in a folder."""
@@ -426,7 +352,6 @@ def _create(path: str, *, durable: bool) -> None:
             made.execute("PRAGMA synchronous=NORMAL")
             for statement in _SCHEMA:
                 made.execute(statement)
-            made.execute(f"PRAGMA application_id={int.from_bytes(os.urandom(4), 'big', signed=True)}")
             made.execute(f"PRAGMA user_version={_VERSION}")
         finally:
             made.close()
