@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from math import inf
@@ -23,7 +24,7 @@ import msgspec
 
 from policyengine.durable.heartbeat import holding
 from policyengine.durable.keeper import LEASE_S, Found, Keeper, aclaim, claim
-from policyengine.durable.offload import off_loop
+from policyengine.durable.offload import off_loop, submit
 from policyengine.engine import Engine
 from policyengine.errors import PolicyEngineError, UsageError
 from policyengine.loop.advance import advance, effect_now
@@ -58,7 +59,7 @@ from policyengine.plans.plan import Plan
 from policyengine.protocols import PROTOCOLS, check_choice
 from policyengine.run import read_driver
 from policyengine.shared.account import check_ledger
-from policyengine.shared.pools import Reserving, all_down
+from policyengine.shared.pools import Reserving, all_down, unused
 from policyengine.stores import Store
 from policyengine.subagent import agent_tool, running
 from policyengine.toolset import Tool, Toolset, as_tools, failure_of, result_of, timeout_of
@@ -294,6 +295,7 @@ class Agent:
         except BaseException as error:
             if keeper is None:
                 _give_up(loop, error, done)
+                self._settle(loop)
             elif mailbox is not None:
                 mailbox.give_back(fetched)
             raise
@@ -322,6 +324,7 @@ class Agent:
         except BaseException as error:
             if keeper is None:
                 _give_up(loop, error, done)
+                self._settle(loop)
             elif mailbox is not None:
                 mailbox.give_back(fetched)
             raise
@@ -365,7 +368,7 @@ class Agent:
             case Reserve():
                 return self._reserve(loop, effect)
             case AskHuman() if keeper is not None and (kept := keeper.answer_to(effect)) is not None:
-                return Answered(kept.approved, kept.text)
+                return Answered(kept.approved, kept.text, kept.by, kept.at)
             case AskHuman():
                 answer = self.human(effect) if self.human is not None else None
                 if inspect.isawaitable(answer):
@@ -389,7 +392,7 @@ class Agent:
                 await self.asleep(seconds)
                 return Waited()
             case Reserve():
-                return await off_loop(self._reserve, loop, effect)
+                return await self._areserve(loop, effect)
             case AskHuman() if self.human is not None and (keeper is None or keeper.answer_to(effect) is None):
                 answer = self.human(effect)
                 answer = await answer if inspect.isawaitable(answer) else answer
@@ -400,6 +403,29 @@ class Agent:
         if self.ledger is None:  # a policy that came into force during the run has pools, the one before had none
             return Reserved(all_down(effect.needs))
         return Reserved(self.ledger.perform(effect.needs, effect.dues, loop.run.state.run_id))
+
+    async def _areserve(self, loop: Loop, effect: Reserve) -> Event:
+        job = submit(self._reserve, loop, effect)
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            job.add_done_callback(partial(self._not_taken, effect))
+            raise
+
+    def _not_taken(self, effect: Reserve, job: Future[Event]) -> None:
+        """Give back a reservation that nobody waits for any more; settle what it would have settled."""
+        if self.ledger is None:
+            return
+        if job.cancelled():
+            self.ledger.perform((), effect.dues)
+        elif job.exception() is None and isinstance(event := job.result(), Reserved):
+            self.ledger.perform((), unused(effect.needs, event.grants))
+
+    def _settle(self, loop: Loop) -> None:
+        """Settle what a run that was given up still owes to shared pools."""
+        dues = loop.run.take_dues() if self.ledger is not None else ()
+        if self.ledger is not None and dues:
+            self.ledger.perform((), dues, loop.run.state.run_id)
 
     def _call_model(self, request: ModelRequest) -> Event:
         try:

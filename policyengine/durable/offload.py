@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,8 +24,13 @@ _pools: list[ThreadPoolExecutor] = []
 os.register_at_fork(after_in_child=_pools.clear)  # the threads stay in the parent
 
 
-async def off_loop(function: Callable[..., T], *args: object) -> T:
-    """Return what a blocking function returns, without keeping the event loop waiting."""
+def submit(function: Callable[..., T], *args: object) -> Future[T]:
+    """Have a blocking function called in one of the threads."""
     if not _pools:
         _pools.append(ThreadPoolExecutor(THREADS, thread_name_prefix="policyengine-store"))
-    return await asyncio.get_running_loop().run_in_executor(_pools[0], partial(function, *args))
+    return _pools[0].submit(function, *args)
+
+
+async def off_loop(function: Callable[..., T], *args: object) -> T:
+    """Return what a blocking function returns, without keeping the event loop waiting."""
+    return await asyncio.wrap_future(submit(function, *args))

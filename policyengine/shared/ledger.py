@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic, perf_counter_ns
+from typing import Any
 
 import msgspec
 
 from policyengine.errors import UsageError
 from policyengine.log import log
-from policyengine.shared.pools import Due, Grant, Need, Pool, all_down
+from policyengine.shared.pools import Due, Grant, Need, Pool, all_down, unused
 from policyengine.shared.reckon import KIND, carry_out, used_of
 from policyengine.stores import Store, StoreError, Values
 from policyengine.workers import call_with_limit
@@ -26,7 +27,7 @@ RETRY_S = 1.0
 """For how long a store that did not answer is not asked again."""
 
 SETTLE_S = 2.0
-"""How long to wait for a store where a run only settles what it owes."""
+"""How long to wait for a store where no rule says it."""
 
 MOST_OWED = 10_000
 """How many counts a ledger remembers something for while its store does not answer."""
@@ -60,8 +61,12 @@ class Ledger:
             self._owe(dues)
             return all_down(needs)
         attempt = _Attempt(self, tuple(needs), tuple(dues))
-        waits = [need.pool.wait_s for need in needs] or [SETTLE_S]
-        in_time, grants, fault = call_with_limit(attempt.run, max(waits))
+        waits = [one.pool.wait_s for one in needs or dues] or [SETTLE_S]
+        try:
+            in_time, grants, fault = call_with_limit(attempt.run, max(waits))
+        except BaseException:  # an interrupt: nobody takes what is granted
+            attempt.give_back()
+            raise
         if not in_time:
             grants = attempt.give_up()
             fault = f"no answer after {max(waits):g} s"
@@ -85,8 +90,16 @@ class Ledger:
         """Count something that was not reserved."""
         self.perform((), (Due(pool, pool.key(conversation=conversation, agent=agent), amount),))
 
-    def used(self, pool: Pool, *, conversation: str = "", agent: str = "") -> int:
-        """Return what counts in a pool now. Raises StoreError."""
+    def used(self, source: Any, rule: str = "", *, conversation: str = "", agent: str = "") -> int:
+        """Return what counts in a pool now: of a `Pool`, or of the pool of a rule of an engine or snapshot.
+
+        Money is counted in billionths of a dollar. A pool by conversation or agent has one count for each.
+
+        Raises:
+            UsageError: no such rule counts in a pool.
+            StoreError: the store does not answer.
+        """
+        pool = source if isinstance(source, Pool) else _pool_of(source, rule)
         key = pool.key(conversation=conversation, agent=agent)
         return self.store.read(lambda values: used_of(values, pool, key))
 
@@ -130,6 +143,19 @@ class Ledger:
             log().warning("the store of shared pools answers again")
 
 
+def _pool_of(source: Any, rule: str) -> Pool:
+    """Return the pool in which a rule of an engine, or of a snapshot, counts. Raises UsageError."""
+    rules = getattr(getattr(source, "snapshot", source), "shared", None)
+    if not isinstance(rules, tuple):
+        raise UsageError(f"give a Pool, or an engine and the name of a rule, not {type(source).__name__}")
+    for one in rules:
+        if one.rule == rule:
+            pool: Pool = one.pool
+            return pool
+    known = ", ".join(one.rule for one in rules) or "none"
+    raise UsageError(f"no rule {rule!r} counts in a pool; those that do: {known}")
+
+
 class _Attempt:
     """One transaction, in a thread that may be given up: who ends it is who settles what came of it."""
 
@@ -155,7 +181,7 @@ class _Attempt:
         with self._lock:
             self._grants = grants
             if self._given_up:
-                self._ledger._owe(self._unused(grants))
+                self._ledger._owe(unused(self._needs, grants))
         return grants
 
     def give_up(self) -> tuple[Grant, ...] | None:
@@ -164,10 +190,8 @@ class _Attempt:
             self._given_up = True
             return self._grants
 
-    def _unused(self, grants: tuple[Grant, ...]) -> list[Due]:
-        taken: dict[str, Due] = {}
-        for need, grant in zip(self._needs, grants, strict=True):
-            known = taken.get(grant.key)
-            if grant.granted and (known is None or -known.amount < grant.granted):
-                taken[grant.key] = Due(need.pool, grant.key, -grant.granted, grant.at)
-        return list(taken.values())
+    def give_back(self) -> None:
+        """Wait no longer, and give back what was granted, now or later."""
+        grants = self.give_up()
+        if grants is not None:
+            self._ledger._owe(unused(self._needs, grants))

@@ -119,6 +119,16 @@ class Reserving(Protocol):
         raise NotImplementedError
 
 
+def unused(needs: Sequence[Need], grants: Sequence[Grant]) -> list[Due]:
+    """Return what gives back all that was granted."""
+    taken: dict[str, Due] = {}
+    for need, grant in zip(needs, grants, strict=True):
+        known = taken.get(grant.key)
+        if grant.granted and (known is None or -known.amount < grant.granted):
+            taken[grant.key] = Due(need.pool, grant.key, -grant.granted, grant.at)
+    return list(taken.values())
+
+
 def all_down(needs: Sequence[Need], us: int = 0) -> tuple[Grant, ...]:
     """Return the grants of a store that does not answer."""
     return tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import msgspec
 import pytest
@@ -466,3 +467,76 @@ def test_a_policy_that_gets_pools_during_a_run_without_a_ledger_counts_as_down(t
     model = ScriptedModel(Script("task", (calls(1), say("done"))))
     outcome = Agent(engine, model, [look]).run("task")
     assert outcome.stop.code == "shared_down"
+
+
+# ---- runs that are given up
+
+
+def test_a_run_that_is_given_up_while_a_human_is_asked_gives_its_places_back():
+    engine = engine_of("with: {counts: tool_calls, limit: 10}}\n  asking: {use: tool_access, with: {ask: [look]}")
+    for failure in (KeyboardInterrupt, RuntimeError, asyncio.CancelledError):
+        ledger = ledger_of()
+
+        def human(question, failure=failure):
+            raise failure
+
+        agent = agent_of(engine, [calls(3), say("done")], ledger, human=human)
+        with pytest.raises(failure):
+            agent.run("task")
+        with pytest.raises(failure):
+            asyncio.run(agent_of(engine, [calls(3), say("done")], ledger, human=human).arun("task"))
+        assert used(ledger, "tool_calls") == 0
+
+
+def test_a_call_that_was_running_when_its_run_was_given_up_is_counted():
+    engine, ledger = engine_of("with: {counts: tool_calls, limit: 10}"), ledger_of()
+
+    async def look(page: int) -> str:
+        raise asyncio.CancelledError if page == 2 else RuntimeError
+
+    model = ScriptedModel(Script("task", (calls(3), say("done"))))
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(Agent(engine, model, [look], ledger=ledger).arun("task"))
+        await asyncio.sleep(0)
+        await asyncio.wait({task})
+
+    asyncio.run(cancelled())
+    assert used(ledger, "tool_calls") == 3
+
+
+class Held:
+    """A store whose first transaction waits until it is let go."""
+
+    def __init__(self):
+        self.store, self.asked, self.go = MemoryStore(), threading.Event(), threading.Event()
+
+    def update(self, change):
+        self.asked.set()
+        assert self.go.wait(30)
+        return self.store.update(change)
+
+    def read(self, look):
+        return self.store.read(look)
+
+
+def test_a_reservation_that_comes_after_its_run_was_cancelled_is_given_back():
+    engine, store = engine_of("with: {counts: tool_calls, limit: 10, wait: 20s}"), Held()
+    ledger = Ledger(store)
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(agent_of(engine, [calls(3), say("done")], ledger).arun("task"))
+        await asyncio.to_thread(store.asked.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        store.go.set()
+
+    asyncio.run(cancelled())
+    for _ in range(200):  # the thread that reserves it gives it back, whoever waits
+        if used(ledger, "tool_calls") == 0 and not ledger.owed:
+            break
+        threading.Event().wait(0.05)
+    ledger.perform(())
+    assert used(ledger, "tool_calls") == 0
+    assert agent_of(engine, [calls(10), say("done")], ledger).run("task").executed == 10

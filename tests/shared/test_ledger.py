@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from policyengine import Ledger, UsageError
+from policyengine import Engine, Ledger, UsageError
+from policyengine.plugins.registry import builtin_registry
+from policyengine.policy.load import load_policy_text
 from policyengine.shared.pools import Due, Need, Pool
 from policyengine.stores import StoreError, open_store
 from policyengine.stores.memory import MemoryStore
@@ -54,6 +56,22 @@ def test_old_counts_can_be_forgotten(ledger):
     assert ledger.forget(3600) == 0
     assert ledger.forget(-3600) == 1
     assert ledger.used(CALLS) == 0
+
+
+def test_what_a_pool_holds_is_found_by_the_rule_that_counts_in_it(ledger):
+    text = """apiVersion: policyengine/v1
+kind: Policy
+name: t
+extensions:
+  searches: {use: shared_limit, with: {counts: tool_calls, limit: 10, pool: team}}
+"""
+    engine = Engine(load_policy_text(text, registry=builtin_registry()))
+    ledger.reserve((need(CALLS, 3),))
+    assert ledger.used(engine, "searches") == ledger.used(engine.snapshot, "searches") == 3
+    with pytest.raises(UsageError, match="no rule 'search' counts in a pool; those that do: searches"):
+        ledger.used(engine, "search")
+    with pytest.raises(UsageError, match="give a Pool"):
+        ledger.used("searches")
 
 
 def test_no_store_is_said_at_once():
