@@ -92,10 +92,11 @@ Commit = Callable[[ToolResult], ToolResult]
 _Answer = queue.SimpleQueue[ToolResult | BaseException]
 _Begun = tuple[Loop, Event]
 
-Human = Callable[[AskHuman], bool | Awaitable[bool] | None]
+Human = Callable[[AskHuman], bool | Answered | Awaitable[bool | Answered] | None]
 """Asked when a rule wants a human's approval.
 
-Only `True` lets the calls run; `None` leaves the run waiting. It may be asynchronous under `arun`.
+Only `True` lets the calls run; `None` leaves the run waiting. An `Answered` also says who answered, when, and what the
+model is told with a refusal. It may be asynchronous under `arun`.
 """
 
 
@@ -375,7 +376,7 @@ class Agent:
                     if inspect.iscoroutine(answer):
                         answer.close()
                     raise UsageError("`human` is asynchronous: use `arun`")
-                return None if answer is None else Answered(answer is True)
+                return _heard(effect, answer, keeper)
         raise UsageError(f"no driver for {type(effect).__name__}")
 
     async def _aperform(
@@ -396,7 +397,7 @@ class Agent:
             case AskHuman() if self.human is not None and (keeper is None or keeper.answer_to(effect) is None):
                 answer = self.human(effect)
                 answer = await answer if inspect.isawaitable(answer) else answer
-                return None if answer is None else Answered(answer is True)
+                return _heard(effect, answer, keeper)
         return self._perform(loop, effect, done, keeper)
 
     def _reserve(self, loop: Loop, effect: Reserve) -> Event:
@@ -540,6 +541,16 @@ class Agent:
         limit = job.timeout_s or 0.0
         text = loop.run.snapshot.templates.render("tool_timeout", {"tool": job.call.name, "limit": limit})
         return timeout_of(job.call, text, limit)
+
+
+def _heard(question: AskHuman, said: object, keeper: Keeper | None) -> Event | None:
+    """Return the event of what a human said here, which a run that is kept remembers; `None` if they said nothing."""
+    if said is None:
+        return None
+    answer = said if isinstance(said, Answered) else Answered(said is True)
+    if keeper is not None:
+        keeper.heard(question, answer)
+    return answer
 
 
 def _uncommitted(result: ToolResult) -> ToolResult:

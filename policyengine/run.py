@@ -315,14 +315,25 @@ class Run:
         if self.state.shared is not None:
             self.state.shared.refused(call)
 
-    def human_answered(self, call: ToolCall, answer: HumanAnswer, rule: str = "", *, now: float | None = None) -> None:
+    def human_answered(
+        self,
+        call: ToolCall,
+        answer: HumanAnswer,
+        rule: str = "",
+        *,
+        by: str = "",
+        at: float = 0.0,
+        text: str = "",
+        now: float | None = None,
+    ) -> None:
         """Report what came of a rule's question: a human `approved` or `refused` the call, or `nobody` answered.
 
+        `by`, `at` (seconds since 1970) and `text` say who answered, when and what they said, where that is known.
         No rule is asked about it; sinks and journal are told. A call that did not run gets its result as any other.
         """
         self._tick(now)
-        self._tell(HUMAN, (call, answer), Decision("before_tool_call", decided_by=rule), ())
-        self._done("human_answered", (call, answer, rule), ALLOWED["before_tool_call"])
+        self._tell(HUMAN, (call, answer, by, at, text), Decision("before_tool_call", decided_by=rule), ())
+        self._done("human_answered", (call, answer, rule, by, at, text), ALLOWED["before_tool_call"])
 
     def after_tool_call(
         self, call: ToolCall, result: ToolResult, *, now: float | None = None
@@ -674,7 +685,9 @@ def _told(sink: Sink, report: Report) -> bool:
     """Tell a sink; return whether it took the report. One that raises is logged and not told again in this run."""
     try:
         sink(report)
-    except Exception as error:  # noqa: BLE001 - what watches a run must not be able to end it
+    except KeyboardInterrupt:  # somebody wants the program to end, and a sink only was at work at that moment
+        raise
+    except BaseException as error:  # noqa: BLE001 - what watches a run must not be able to end it
         log().error("a sink failed at {} and is not told of this run any more: {}", report.hook, fault_text(error))
         return False
     return True

@@ -20,6 +20,7 @@ IMPURE = {"loguru", "os", "pathlib", "pluggy", "random", "socket", "threading", 
 
 BROAD = {
     "agent.py": "a tool's exception is an event of the run, whatever it is",
+    "shared/ledger.py": "what was reserved for whoever was interrupted is given back; raised again",
     "stores/__init__.py": "whoever waits in a line leaves it, whatever interrupts them; raised again",
     "durable/heartbeat.py": "whatever a store raises, the thread goes on that renews the leases of the others",
     "run.py": "what watches a run must not be able to end it",

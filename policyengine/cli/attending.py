@@ -60,9 +60,9 @@ def call_lines(asked: Asked, *, digests: bool = True) -> Iterator[tuple[str, str
         if call.written:
             yield "", f"the model wrote {_called('', call.written)}"
         if digests:
-            yield "", f"digest {call.digest}"
+            yield "", f"digest of the call {call.digest}"
     if digests:
-        yield "digest", asked.digest
+        yield "digest", f"{asked.digest} (of the question)"
 
 
 def reason_lines(reason: StopReason, label: str) -> Iterator[tuple[str, str]]:
@@ -74,7 +74,10 @@ def reason_lines(reason: StopReason, label: str) -> Iterator[tuple[str, str]]:
 
 def _reason(reason: StopReason) -> str:
     if reason.code == UNKNOWN:
-        return "calls were running when their process ended; nobody knows what came of them (unknown_outcome)"
+        return (
+            "calls were running when their process ended, or their results could not be kept; "
+            "nobody knows what came of them (unknown_outcome)"
+        )
     who = ", ".join(clean_line(part) for part in (reason.rule or "the engine", reason.at) if part)
     return f"{who}: {clean_line(reason.code)}{measured(reason.observed, reason.limit)}"
 

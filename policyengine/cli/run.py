@@ -37,7 +37,7 @@ from policyengine.private import for_us_alone
 from policyengine.providers.scripted import ScriptedModel, answer_text, load_script
 from policyengine.script import Script, Turn
 from policyengine.shared.ledger import Ledger
-from policyengine.stores import Store, open_store
+from policyengine.stores import Store, StoreError, open_store
 from policyengine.telemetry.decision_log import DecisionLog, policy_line
 from policyengine.telemetry.journal import JournalWriter
 from policyengine.telemetry.live import LiveView
@@ -68,6 +68,9 @@ class Rotation(NamedTuple):
 
 
 NEVER = Rotation()
+
+LOGS_KEPT = 5
+"""How many full decision logs are kept where nobody says."""
 
 
 def read_rotation(ctx: click.Context, param: click.Parameter, value: str | None) -> Rotation:
@@ -101,7 +104,7 @@ class How:
 
     log: str | None = None
     rotation: Rotation = NEVER
-    log_keep: int = 5
+    log_keep: int | None = None
     log_full: Literal["block", "drop"] = "block"
     metrics: int | None = None
     record: str | None = None
@@ -126,11 +129,9 @@ _WORKING: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--log-keep",
-        default=5,
-        show_default=True,
         metavar="N",
         type=click.IntRange(1),
-        help="Full decision logs to keep.",
+        help=f"Full decision logs to keep, with --log-rotate; {LOGS_KEPT} without this.",
     ),
     click.option(
         "--log-full",
@@ -248,11 +249,7 @@ def perform(made: Made, how: How, task: str | None, kept: Kept | None = None, *,
     # With --json, stdout holds the one object and nothing else: the account goes to stderr.
     view = LiveView(terminal(stderr=as_json, no_color=how.no_color))
     with ExitStack() as files:
-        decision_log = None
-        if how.log:
-            size, every_s = how.rotation
-            file = LogFile(how.log, max_bytes=size, every_s=every_s, keep=how.log_keep, when_full=how.log_full)
-            decision_log = DecisionLog(files.enter_context(file))
+        decision_log = log_of(how, files)
         with aside(as_json):
             engine = Engine(
                 made.policy,
@@ -297,10 +294,24 @@ def perform(made: Made, how: How, task: str | None, kept: Kept | None = None, *,
         head = kept.head() if kept is not None else None
         if kept is not None and head is not None and not as_json:
             tell_next(view, head, kept.place)
+        if kept is None and outcome.status == "waiting":
+            say("nothing of this run is kept; with --store PLACE it can be answered later, and goes on from there")
         if as_json:
             policy = msgspec.to_builtins(policy_line(engine.snapshot))
             print_json(described(outcome, policy, head, kept.place if kept is not None else ""))
     return EXIT_CODES[outcome.status]
+
+
+def log_of(how: How, files: ExitStack) -> DecisionLog | None:
+    """Return the decision log that was asked for."""
+    if how.log_keep is not None and how.rotation == NEVER:
+        say("warning: --log-keep has no effect without --log-rotate: the log is one file that grows")
+    if not how.log:
+        return None
+    size, every_s = how.rotation
+    keep = how.log_keep or LOGS_KEPT
+    file = LogFile(how.log, max_bytes=size, every_s=every_s, keep=keep, when_full=how.log_full)
+    return DecisionLog(files.enter_context(file))
 
 
 def scripted(script: Script, made: Made, kept: Kept | None) -> tuple[ScriptedModel, Toolset]:
@@ -315,9 +326,18 @@ def scripted(script: Script, made: Made, kept: Kept | None) -> tuple[ScriptedMod
 
 @contextmanager
 def telling(kept: Kept | None) -> Iterator[None]:
-    """Say how a run that is kept goes on, if somebody interrupts it here."""
+    """Say how a run that is kept goes on, if somebody interrupts it here or its store fails.
+
+    Raises StoreError as it was, with the run and the command that goes on with it in its text.
+    """
     try:
         yield
+    except StoreError as error:
+        if kept is None:
+            raise
+        following = command_for("resume", kept.run_id, kept.place)
+        text = f"{error}; what is kept of run {kept.run_id!r} goes on with: {following}"
+        raise StoreError(text, transient=error.transient, unknown=error.unknown) from error
     except KeyboardInterrupt:
         if kept is not None:
             say(f"interrupted; the run is kept. It goes on with: {command_for('resume', kept.run_id, kept.place)}")

@@ -24,7 +24,7 @@ from policyengine.cli.status import moment, span
 from policyengine.durable import Head, KeptRuns
 from policyengine.durable.kept import Damaged
 from policyengine.durable.lease import is_free
-from policyengine.durable.record import RunStatus
+from policyengine.durable.record import RunStatus, told
 from policyengine.durable.standing import Standing
 from policyengine.errors import UsageError
 from policyengine.history.chat import as_mappings
@@ -37,6 +37,14 @@ STATUSES = get_args(RunStatus)
 LABELS = {"succeeded": True, "failed": False}
 SHOWN = 8
 """How many of the last messages are shown."""
+
+RESULTS = {
+    "kept": "its result is kept and will be used",
+    "refused": "it was answered without being run",
+    "unknown": "no result yet; if its worker is gone, resume runs it again where the policy declares its tool as read "
+    "or poll, and asks a human otherwise",
+}
+"""What is said of a call under way, by what is known of its result."""
 
 _AGE = re.compile(r"(\d{1,6})(s|m|h|d)\Z", re.ASCII)
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -123,6 +131,8 @@ def show(run_id: str, store: str, count: int, as_json: bool) -> int:
                 "task": standing.run.task if standing is not None else head.task,
                 "origin": head.origin,
                 "answer": msgspec.to_builtins(head.answer),
+                "answers": msgspec.to_builtins(head.answers),
+                "under_way": [*_under_way(head, standing)],
                 "output": outcome.output if outcome is not None else "",
                 "messages": msgspec.to_builtins(messages),
                 "problem": seen.problem,
@@ -150,7 +160,13 @@ def _lines(head: Head, standing: Standing | None, now: float) -> Iterator[tuple[
         yield "" if number else "task", line
     if head.policy:
         yield "policy", f"{clean_line(head.policy)}, digest {head.digest[:12]}"
-    yield "work", f"{_count(head.iteration, 'round')}, {_count(head.calls, 'call')}; phase {head.phase}"
+    begun = [*_under_way(head, standing)]
+    open_ends = sum(call["result"] == "unknown" for call in begun)
+    unknown = f", {open_ends} of them begun and without a known end" if open_ends else ""
+    yield "work", f"{_count(head.iteration, 'round')}, {_count(head.calls, 'call')}{unknown}; phase {head.phase}"
+    for number, call in enumerate(begun):
+        yield "" if number else "under way", clean_line(f"{call['tool']} {short(call['arguments'])}")
+        yield "", f"  {RESULTS[call['result']]}"
     yield "begun", moment(head.created)
     yield "updated", f"{moment(head.updated)}, {span(max(0.0, now - head.updated))} ago"
     worker = {"alive": f"alive: {head.owner.rpartition('/')[0]}", "gone": "gone; anybody may go on", "-": "nobody"}
@@ -162,10 +178,21 @@ def _lines(head: Head, standing: Standing | None, now: float) -> Iterator[tuple[
     if head.asked is not None:
         yield from reason_lines(head.asked.reason, "asks")
         yield from call_lines(head.asked)
-    if head.answer is not None:
-        by = f" by {clean_line(head.answer.by)}" if head.answer.by else ""
-        said = f": {clean_line(head.answer.text)}" if head.answer.text else ""
-        yield "answered", f"{'approved' if head.answer.approved else 'rejected'}{by}, {moment(head.answer.at)}{said}"
+    for number, answer in enumerate(head.answers):
+        tools = f" {', '.join(answer.tools)}" if answer.tools else ""
+        said = f": {answer.text}" if answer.text else ""
+        yield "" if number else "answered", clean_line(f"{told(answer)}{tools}{said}")
+
+
+def _under_way(head: Head, standing: Standing | None) -> Iterator[dict[str, str]]:
+    """Yield the calls that were about to run when the run was kept last, and what is known of their results."""
+    if standing is None or head.ended or standing.loop.phase != "tools":
+        return
+    for place, item in enumerate(standing.loop.pending):
+        if not item.answered:
+            result = "refused" if item.result is not None else "kept" if place in standing.results else "unknown"
+            arguments = item.call.arguments or json.dumps(item.call.args, ensure_ascii=False, default=str)
+            yield {"id": item.call.id, "tool": item.call.name, "arguments": arguments, "result": result}
 
 
 def _said(messages: Sequence[Message], count: int) -> Iterator[tuple[str, str]]:
@@ -226,14 +253,20 @@ def _count(value: int, noun: str) -> str:
 # ---- answer them
 
 
+replace_option = click.option(
+    "--replace", is_flag=True, help="Also where somebody answered already, as long as nobody acted on it."
+)
+
+
 @click.command("approve")
 @run_id_argument
 @store
 @click.option("--digest", metavar="D", help="Only if this is what it asks: the digest of `runs show`.")
-@click.option("--by", default="", metavar="NAME", help="Who approves; kept beside the answer.")
-def approve(run_id: str, store: str, digest: str | None, by: str) -> int:
+@click.option("--by", default="", metavar="NAME", help="Who approves; kept with the run, and in logs.")
+@replace_option
+def approve(run_id: str, store: str, digest: str | None, by: str, replace: bool) -> int:
     """Let the calls run about which a run asks; it goes on when somebody resumes it."""
-    return _answer(run_id, store, approved=True, digest=digest, by=by)
+    return _answer(run_id, store, approved=True, digest=digest, by=by, replace=replace)
 
 
 @click.command("reject")
@@ -241,15 +274,16 @@ def approve(run_id: str, store: str, digest: str | None, by: str) -> int:
 @store
 @click.option("--digest", metavar="D", help="Only if this is what it asks: the digest of `runs show`.")
 @click.option("--say", "text", default="", metavar="TEXT", help="What the model is told beside the refusal.")
-@click.option("--by", default="", metavar="NAME", help="Who rejects; kept beside the answer.")
-def reject(run_id: str, store: str, digest: str | None, text: str, by: str) -> int:
+@click.option("--by", default="", metavar="NAME", help="Who rejects; kept with the run, and in logs.")
+@replace_option
+def reject(run_id: str, store: str, digest: str | None, text: str, by: str, replace: bool) -> int:
     """Do not let the calls run about which a run asks; it goes on when somebody resumes it."""
-    return _answer(run_id, store, approved=False, digest=digest, text=text, by=by)
+    return _answer(run_id, store, approved=False, digest=digest, text=text, by=by, replace=replace)
 
 
-def _answer(run_id: str, place: str, *, approved: bool, digest: str | None, text: str = "", by: str = "") -> int:
+def _answer(run_id: str, place: str, *, approved: bool, **given: Any) -> int:
     with store_at(place, there=True) as (_, runs):
-        head = runs.answer(run_id, approved=approved, digest=digest, text=text, by=by)
+        head = runs.answer(run_id, approved=approved, **given)
     print(f"{'approved' if approved else 'rejected'}: {clean_line(head.run_id)}")
     for label, line in call_lines(head.asked, digests=False) if head.asked is not None else ():
         print(f"{label:<11}{line}")

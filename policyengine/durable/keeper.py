@@ -22,6 +22,7 @@ import msgspec
 from policyengine.durable.lease import LeaseLostError, RunBusyError, is_free, new_owner
 from policyengine.durable.offload import off_loop
 from policyengine.durable.record import (
+    ANSWERS,
     MESSAGES,
     SHOWN,
     STATES,
@@ -44,7 +45,7 @@ from policyengine.durable.record import (
 from policyengine.errors import UsageError
 from policyengine.identity import raw_fingerprint
 from policyengine.log import log
-from policyengine.loop.state import AskHuman, Effect, Loop, LoopState
+from policyengine.loop.state import Answered, AskHuman, Effect, Loop, LoopState
 from policyengine.messages import Message, ToolResult
 from policyengine.outcome import Outcome
 from policyengine.run import read_saved
@@ -114,6 +115,13 @@ class Keeper:
             return answer
         log().warning("run {} asks something else than what was answered; it asks again", self.run_id)
         return None
+
+    def heard(self, question: AskHuman, answer: Answered) -> None:
+        """Remember what a human answered here; it is committed with the next effect."""
+        asked = self._asked(question)
+        tools = tuple(dict.fromkeys(call.tool for call in asked.calls))
+        given = Answer(answer.approved, asked.digest, answer.text, answer.by, answer.at, tools)
+        self.head = msgspec.structs.replace(self.head, answers=(*self.head.answers, given)[-ANSWERS:])
 
     def _asked(self, question: AskHuman) -> Asked:
         """Return a question: the one that waits, if it is the same as it was, else a new one."""
@@ -224,7 +232,7 @@ class Keeper:
                 policy=run.snapshot.policy.name,
                 digest=run.snapshot.digest,
                 turn=head.turn + 1,
-                answer=self.head.answer if head.asked is not None else None,
+                answer=_answer_to(head.asked, self.head.answer),
             )
 
             def change(values: Values) -> Head:
@@ -243,6 +251,7 @@ class Keeper:
                     until=until,
                     lease_s=self.lease_s,
                     origin=before.origin,
+                    answers=tuple(each if each.at else _at(each, now) for each in head.answers),
                     parts=parts,
                 )
                 write_head(values, written)
@@ -264,9 +273,15 @@ class Keeper:
             self._closed = last
 
     def _written(self, write: Callable[[], T]) -> T:
-        """Return what `write` returns. Raises UsageError where something of the run is no plain data."""
+        """Return what `write` returns. Raises UsageError where something of the run is no plain data.
+
+        A StoreError says which run it is about.
+        """
         try:
             return write()
+        except StoreError as error:
+            text = f"run {self.run_id!r} cannot be kept: {error}"
+            raise StoreError(text, transient=error.transient, unknown=error.unknown) from error
         except TypeError as error:
             about = "what a response has as `raw` must be plain data"
             raise UsageError(f"run {self.run_id!r} cannot be kept: {error}; {about}") from error
@@ -349,6 +364,15 @@ async def aclaim(
         for keeper in held:
             keeper.release()
         raise
+
+
+def _answer_to(asked: Asked | None, answer: Answer | None) -> Answer | None:
+    """Return the answer to what is asked; one to another question is kept among the answers of the run only."""
+    return answer if asked is not None and answer is not None and answer.digest == asked.digest else None
+
+
+def _at(answer: Answer, now: float) -> Answer:
+    return msgspec.structs.replace(answer, at=now)
 
 
 def _without_messages(state: LoopState) -> LoopState:

@@ -11,6 +11,7 @@ import msgspec
 
 from policyengine.durable.lease import RunBusyError, is_free
 from policyengine.durable.record import (
+    ANSWERS,
     HEADS,
     MESSAGES,
     OUTCOMES,
@@ -25,6 +26,7 @@ from policyengine.durable.record import (
     read_messages,
     read_outcome,
     row_key,
+    told,
     write_head,
     write_messages,
     write_outcome,
@@ -139,14 +141,24 @@ class KeptRuns:
         """Return how a run ended, or `None` if it has not. Raises UsageError as `head`."""
         return self._store.read(lambda values: read_outcome(values, _named(values, run_id)))
 
-    def answer(self, run_id: str, *, approved: bool, digest: str | None = None, text: str = "", by: str = "") -> Head:
+    def answer(
+        self,
+        run_id: str,
+        *,
+        approved: bool,
+        digest: str | None = None,
+        text: str = "",
+        by: str = "",
+        replace: bool = False,
+    ) -> Head:
         """Keep a human's answer to what a run asks; it goes on when somebody resumes it.
 
         With a `digest` the answer counts only if that is what the run asks; without one it is what is kept now.
-        `text` goes to the model with a refusal, `by` is kept beside it.
+        `text` goes to the model with a refusal, `by` is kept beside it. With `replace` it takes the place of an answer
+        that nobody has acted on yet; both stay among the run's answers.
 
         Raises:
-            UsageError: there is no such run, it asks nothing, or something else.
+            UsageError: there is no such run, it asks nothing, or something else, or it was answered already.
             RunBusyError: somebody works on it, and will ask in their own way.
         """
 
@@ -157,13 +169,25 @@ class KeptRuns:
             if not is_free(head, now):
                 raise RunBusyError(head, now)
             if digest not in (None, head.asked.digest):
+                if any(digest == call.digest for call in head.asked.calls):
+                    raise UsageError(f"{digest} is the digest of a call; that of the question is {head.asked.digest}")
+                if digest and head.asked.digest.startswith(digest):
+                    raise UsageError(f"{digest} is the beginning of a digest; give all of it: {head.asked.digest}")
                 raise UsageError(
                     f"run {head.run_id!r} asks about something else by now: {head.asked.digest}, not {digest}; "
                     "look at it again (runs show)"
                 )
-            given = Answer(approved, head.asked.digest, text, by, now)
+            before = head.answer
+            if before is not None and before.digest == head.asked.digest and not replace:
+                raise UsageError(
+                    f"run {head.run_id!r} was answered already: {told(before)}; say --replace (replace=True) to have "
+                    "this answer count instead"
+                )
+            tools = tuple(dict.fromkeys(call.tool for call in head.asked.calls))
+            given = Answer(approved, head.asked.digest, text, by, now, tools)
             # Whoever held it and is overdue can write no more: their own answer must not take the place of this one.
-            head = msgspec.structs.replace(head, answer=given, updated=now, owner="", until=0.0)
+            answers = (*head.answers, given)[-ANSWERS:]
+            head = msgspec.structs.replace(head, answer=given, answers=answers, updated=now, owner="", until=0.0)
             write_head(values, head)
             return head
 

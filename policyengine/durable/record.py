@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -29,6 +30,9 @@ STATES = "run_state"
 MESSAGES = "run_messages"
 RESULTS = "run_result"
 OUTCOMES = "run_outcome"
+
+ANSWERS = 20
+"""How many of the latest answers a head keeps: it is read and written at every effect."""
 
 SHOWN = 200
 """Characters of a task that the head shows."""
@@ -67,13 +71,17 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a human answered: `digest` is that of the question they saw, `text` goes to the model with a refusal."""
+    """What a human answered: `digest` is that of the question they saw, `text` goes to the model with a refusal.
+
+    `tools` are those of the calls that were asked about, `by` and `at` who answered and when.
+    """
 
     approved: bool
     digest: str
     text: str = ""
     by: str = ""
     at: float = 0.0
+    tools: tuple[str, ...] = ()
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,7 +90,8 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     `owner` works on the run until `until`, and takes it for `lease_s` each time; empty if nobody does. `parts` is the
     number of parts its messages are kept in, `turn` that of its commits. `policy` and `digest` are those in force at
     the latest effect. `origin` is what the caller put beside it (the options of a command line). `stop` and `error` say
-    how it ended, `asked` and `answer` what a human is asked, `questions` how often one was.
+    how it ended, `asked` and `answer` what a human is asked and answered, `questions` how often one was, `answers` the
+    latest answers that were kept, the one to the question that waits included.
     """
 
     run_id: str
@@ -107,6 +116,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     questions: int = 0
     asked: Asked | None = None
     answer: Answer | None = None
+    answers: tuple[Answer, ...] = ()
     stop: StopReason | None = None
     error: str = ""
     origin: dict[str, Any] = {}
@@ -132,6 +142,13 @@ def asked_about(calls: tuple[ToolCall, ...], reason: StopReason, number: int = 0
         shown.append(AskedCall(call.id, call.name, arguments, digest, call.arguments if differs else ""))
     whole = call_identity(reason.code, [number, *([call.id, call.digest] for call in shown)])
     return Asked(reason, tuple(shown), whole)
+
+
+def told(answer: Answer) -> str:
+    """Return what a human answered, who and when, as it is said to people; the text they gave is left out."""
+    by = f" by {answer.by}" if answer.by else ""
+    when = datetime.fromtimestamp(answer.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{'approved' if answer.approved else 'rejected'}{by}, {when}"
 
 
 def row_key(run_id: str, *place: int) -> str:

@@ -87,7 +87,7 @@ def _begin_with(loop: Loop, event: Event) -> Next:
         case PickedUp() if phase != "new":
             return effect_now(loop)
         case Answered() if phase == "human":
-            return batch.human_answered(loop, event.approved is True, event.text)
+            return batch.human_answered(loop, event)
     raise UsageError(f"event {type(event).__name__} does not fit phase {phase!r}")
 
 

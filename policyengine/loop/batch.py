@@ -11,8 +11,9 @@ from policyengine.draft import Draft
 from policyengine.errors import UsageError
 from policyengine.history import build as history
 from policyengine.loop import ending, settings, sharing, steps
-from policyengine.loop.state import AskHuman, CallTools, Effect, Goto, Loop, Next, Pending, ToolJob
+from policyengine.loop.state import Answered, AskHuman, CallTools, Effect, Goto, Loop, Next, Pending, ToolJob
 from policyengine.messages import Batch, ModelResponse, Status, ToolCall, ToolError, ToolResult
+from policyengine.run import HumanAnswer
 from policyengine.runstate import StopReason
 
 
@@ -95,14 +96,15 @@ def ask_human(loop: Loop) -> Effect:
     return AskHuman(asked, state.asking)
 
 
-def human_answered(loop: Loop, approved: bool, said: str = "") -> Next:
-    """Run the calls that were asked about, or answer that they may not run, with what the human `said`."""
-    asking = loop.state.asking
+def human_answered(loop: Loop, answer: Answered) -> Next:
+    """Run the calls that were asked about, or answer that they may not run, with what the human said."""
+    rule, approved = loop.state.asking.rule if loop.state.asking else "", answer.approved is True
     for item in loop.state.pending:
         if item.ask:
-            loop.run.human_answered(item.call, "approved" if approved else "refused", asking.rule if asking else "")
+            word: HumanAnswer = "approved" if approved else "refused"
+            loop.run.human_answered(item.call, word, rule, by=answer.by, at=answer.at, text=answer.text)
         if item.ask and not approved:
-            item.result = _refused(loop, item, said)
+            item.result = _refused(loop, item, answer.text)
         item.ask = item.unknown = False
     loop.state.asking = None
     return run_tools(loop)

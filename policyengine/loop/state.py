@@ -49,10 +49,15 @@ class ToolsDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """Event: a human answered `AskHuman`: whether the calls asked about may run, else what the model is to know."""
+    """Event: a human answered `AskHuman`: whether the calls asked about may run, else what the model is to know.
+
+    `by` and `at` say who answered and when (seconds since 1970), where that is known.
+    """
 
     approved: bool
     text: str = ""
+    by: str = ""
+    at: float = 0.0
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True):

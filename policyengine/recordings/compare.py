@@ -357,6 +357,10 @@ def _rounds(one: _Moment | None, other: _Moment | None) -> int:
     return min(moment.iteration for moment in (one, other) if moment is not None)
 
 
+WHO_AND_WHEN = ("by", "at")
+"""What is told of a human who answered and is nothing that the run does."""
+
+
 def _fields(one: _Moment, other: _Moment) -> Iterator[Field]:
     a, b = one.arguments, other.arguments
     match one.line.type:
@@ -383,7 +387,8 @@ def _fields(one: _Moment, other: _Moment) -> Iterator[Field]:
             yield from _outcome_fields(a["outcome"], b["outcome"])
         case _:
             for name in dict.fromkeys([*a, *b]):
-                yield _text(name, _builtins(a.get(name)), _builtins(b.get(name)))
+                if name not in WHO_AND_WHEN:
+                    yield _text(name, _builtins(a.get(name)), _builtins(b.get(name)))
 
 
 def _request_fields(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Field]:

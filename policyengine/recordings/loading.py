@@ -27,6 +27,8 @@ SUFFIXES = (".json", ".traj", *LINES, TABLE)
 
 _EMPTY = "the file is empty"
 
+NO_STDIN = "recordings are read from files, not from standard input; write them to a file first"
+
 _BLOCK = 2**20
 """Bytes that are looked at together for the ends of lines, so that memory does not grow with the size of a part."""
 
@@ -235,7 +237,8 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[Path, str] |
         try:
             found = _walk(root) if stat.S_ISDIR(root.stat().st_mode) else iter([root])
         except OSError as error:
-            yield Unreadable(root.as_posix(), 0, _reason(error, "no such file or folder"))
+            missing = NO_STDIN if root == Path("-") else "no such file or folder"
+            yield Unreadable(root.as_posix(), 0, _reason(error, missing))
             continue
         for index, problems in tell_above(real_place(root)):
             if index not in seen:

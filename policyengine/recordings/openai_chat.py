@@ -19,6 +19,11 @@ from policyengine.recordings.model import Document, Recording, ShapeError, Unrea
 
 NAME = "openai_chat"
 
+OURS = (
+    "messages as the engine keeps them (`runs export --format messages`); "
+    "export the run as openai_chat, the default, to replay it"
+)
+
 
 def sniff(value: Any) -> bool:
     """Return whether a decoded value looks like chat messages."""
@@ -65,6 +70,13 @@ def _is_run(value: Any) -> bool:
     return isinstance(messages, list) and (not messages or _is_message(messages[0]))
 
 
+def _is_ours(messages: Any) -> bool:
+    """Return whether messages are in the form in which the engine keeps them: their content is called `text`."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return False
+    return not any("content" in message for message in messages) and any("text" in message for message in messages)
+
+
 def _runs(document: Document) -> Iterator[tuple[int, str, Any]]:
     """Yield every run with its line and its place in the file.
 
@@ -98,6 +110,8 @@ def _recording(run: Any, source: str, line: int, name: str, *, texts: bool) -> R
         raise ShapeError("neither a list of messages nor an object with `messages`")
     if nothing := lacking(run):
         raise ShapeError(nothing)
+    if _is_ours(about["messages"] if about else run):
+        raise ShapeError(OURS)
     happened = events(about["messages"] if about else run, undecided=texts)
     first = next((event.text for event in happened if isinstance(event, UserSaid)), "")
     return Recording(

@@ -91,8 +91,8 @@ class Record(msgspec.Struct, frozen=True):
     lines could not be written, else `decision`. `raw` is the strictest action that any rule wanted, before modes. At
     `run_end`, `code` is how the run ended and `decided_by` the rule that ended it; in a `reload` line, `code` is
     `policy_loaded` or `policy_rejected` and `message` lists code and position of what was wrong. In a `human` line
-    `code` is what came of a question (`approved`, `refused`, `nobody`), and `decided_by` the rule that asked. `seq`
-    counts the decisions of the run.
+    `code` is what came of a question (`approved`, `refused`, `nobody`), and `decided_by` the rule that asked; `by` and
+    `answered` say who answered and when, where that is known. `seq` counts the decisions of the run.
     `kill_switch` is there, and true, while it is on. `left_out` is there at `run_end` where lines of the run are not,
     and in a `gap` line, where it says how many lines are missing in its place.
     """
@@ -119,6 +119,8 @@ class Record(msgspec.Struct, frozen=True):
     result: Any = msgspec.UNSET
     kill_switch: bool | msgspec.UnsetType = msgspec.UNSET
     left_out: int | msgspec.UnsetType = msgspec.UNSET
+    by: str | msgspec.UnsetType = msgspec.UNSET
+    answered: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class DecisionLog:
@@ -198,6 +200,7 @@ class DecisionLog:
         state, decision, snapshot = report.run.state, report.decision, report.run.snapshot
         include = snapshot.policy.log.include
         decided_by, code = _reason(report)
+        by, at, said = report.payload[2:] if report.hook == HUMAN else ("", 0.0, "")
         return Record(
             v=VERSION,
             type=_type(report.hook),
@@ -214,13 +217,15 @@ class DecisionLog:
             raw=_strictest([action for vote in decision.votes for action in vote.raw]),
             decided_by=decided_by,
             code=code,
-            message=_message(decision) if "messages" in include else "",
+            message=(said or _message(decision)) if "messages" in include else "",
             rules=tuple(rule_line(vote, "messages" in include) for vote in decision.votes),
             latency_us=round(report.us, 1),
             trace_id=self._trace_id,
             result=_result(report.payload) if "results" in include else msgspec.UNSET,
             kill_switch=True if report.run.killed else msgspec.UNSET,
             left_out=self._missing(report),
+            by=by[:MAX_NAME] or msgspec.UNSET,
+            answered=moment(at) if at else msgspec.UNSET,
         )
 
     def _missing(self, report: Report) -> int | msgspec.UnsetType:

@@ -60,13 +60,23 @@ ARGUMENTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "add_warning": (("kind", str), ("data", dict[str, Any])),
     "before_tool_call": (("call", ToolCall), ("batch", Batch)),
     "set_aside": (("call", ToolCall), ("code", str)),
-    "human_answered": (("call", ToolCall), ("answer", str), ("rule", str)),
+    "human_answered": (
+        ("call", ToolCall),
+        ("answer", str),
+        ("rule", str),
+        ("by", str),
+        ("at", float),
+        ("text", str),
+    ),
     "after_tool_call": (("call", ToolCall), ("result", ToolResult)),
     "end_iteration": (("calls", int), ("usable", bool)),
     "stopped": (("reason", StopReason),),
     "end": (("outcome", Outcome),),
 }
 """The reporting methods of `Run` with the names and types of their arguments, as the journal spells them."""
+
+LATER: dict[str, dict[str, Any]] = {"human_answered": {"by": "", "at": 0.0, "text": ""}}
+"""What arguments mean that older journals do not have."""
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -290,7 +300,8 @@ class Decoder:
         try:
             if line.type == "before_model_call":
                 return {"request": self._request(line)}
-            return {name: converted(line.payload[name], kind) for name, kind in ARGUMENTS[line.type]}
+            payload = {**LATER.get(line.type, {}), **line.payload}
+            return {name: converted(payload[name], kind) for name, kind in ARGUMENTS[line.type]}
         except KeyError as error:
             raise JournalError(number, f"{line.type} lacks {error}") from None
         except msgspec.ValidationError as error:

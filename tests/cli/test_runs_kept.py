@@ -31,7 +31,7 @@ from policyengine.messages import Message, ModelRequest, ToolCall, ToolResult
 from policyengine.providers.scripted import ScriptedModel
 from policyengine.runstate import StopReason
 from policyengine.script import fail
-from policyengine.stores import open_store
+from policyengine.stores import StoreError, open_store
 from policyengine.testing import make_engine
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +149,14 @@ def test_an_answer_to_another_question_does_not_count(asking, runs):
     result = runs("approve", "night", "--digest", "0" * 32)
     assert result.exit_code == 1
     assert "asks about something else by now" in result.stderr
+    asked = shown(runs, "night")["asked"]
+    for given, told in (
+        (asked["calls"][0]["digest"], "is the digest of a call; that of the question is"),
+        (asked["digest"][:12], "is the beginning of a digest; give all of it:"),
+    ):
+        assert f"{given} {told} {asked['digest']}" in " ".join(
+            runs("approve", "night", "--digest", given).stderr.split()
+        )
     assert shown(runs, "night")["answer"] is None
 
 
@@ -167,8 +175,14 @@ def test_show_has_all_one_needs_to_decide(asking, runs):
 def test_show_says_who_answered_what(asking, runs):
     runs("reject", "night", "--by", "Ada", "--say", "Never.")
     text = words(runs("show", "night"))
-    assert re.search(r"answered rejected by Ada, .* UTC: Never\.\n", text)
+    assert re.search(r"answered rejected by Ada, .* UTC look: Never\.\n", text)
     assert text.endswith("next policyengine runs resume night --store runs.db\n")
+    again = runs("approve", "night", "--by", "Bob")
+    assert again.exit_code == 1
+    assert re.search(r"answered already: rejected by Ada, .* UTC; say --replace", " ".join(again.stderr.split()))
+    assert runs("approve", "night", "--by", "Bob", "--replace").exit_code == 0
+    assert runs("resume", "night").exit_code == 7
+    assert [answer["by"] for answer in shown(runs, "night")["answers"]] == ["Ada", "Bob"]
 
 
 def test_what_an_agent_wants_to_run_cannot_move_the_cursor(run):
@@ -227,6 +241,28 @@ def test_a_store_that_is_not_there_is_not_made(runs):
     result = runs("list")
     assert (result.exit_code, Path("runs.db").exists()) == (1, False)
     assert result.stderr == "error: no runs are kept at runs.db: there is no such file\n"
+
+
+def test_a_run_that_waits_and_is_not_kept_says_what_would_keep_it(play):
+    result = play(rules="{ask: 1, stop: 3}")
+    assert result.exit_code == 7
+    assert "with --store PLACE it can be answered later" in result.stderr
+
+
+def test_how_many_logs_are_kept_means_nothing_where_none_is_begun_anew(play):
+    assert "--log-keep has no effect without --log-rotate" in play("--log", "d.jsonl", "--log-keep", "3").stderr
+    assert "log-keep" not in play("--log", "d.jsonl", "--log-keep", "3", "--log-rotate", "1MB").stderr
+
+
+def test_a_store_that_fails_in_a_run_names_the_run_and_what_goes_on_with_it(play, monkeypatch):
+    def fails(self: Any, loop: Any, effect: Any) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(Keeper, "keep", fails)
+    result = play(*AT, "--run-id", "night")
+    told = " ".join(result.stderr.split())
+    assert "the disk is full; what is kept of run 'night' goes on with: policyengine runs resume" in told
+    assert result.exit_code not in (0, 1, 6, 7)
 
 
 def test_a_run_id_without_a_store_is_a_mistake(run):
@@ -586,6 +622,16 @@ def test_an_exported_run_is_a_recording(play, runs, run):
 # ---- a human at the terminal
 
 
+def test_what_replay_cannot_read_says_what_it_can(play, runs, run):
+    play(*AT, "--run-id", "night")
+    Path("ours.jsonl").write_text(runs("export", "night", "--format", "messages").stdout)
+    for verb in ("replay", "backtest"):
+        result = run(verb, "ours.jsonl")
+        assert "export the run as openai_chat" in " ".join(result.output.split())
+        result = run(verb, "-")
+        assert "not from standard input; write them to a file first" in " ".join(result.output.split())
+
+
 def at_terminal(answer: str, *args: str, ahead: str = "") -> tuple[int, str]:
     """Give a command at a terminal, answer its first question, and return its exit code and what it showed.
 
@@ -676,6 +722,11 @@ def test_a_killed_run_goes_on_and_repeats_what_only_reads(run, runs):
 )
 def test_a_killed_run_asks_before_it_repeats_what_may_have_changed_something(run, runs, verb, looked):
     died(plain(), runs)
+    text = words(runs("show", "night"))
+    assert "1 of them begun and without a known end; phase tools\n" in text
+    assert 'under way look {"place": "shelf"}\n no result yet; if its worker is gone, resume runs it again' in text
+    (call,) = shown(runs, "night")["under_way"]
+    assert (call["tool"], call["result"]) == ("look", "unknown")
     done = shell("runs", "resume", "night", *AT)
     assert done.returncode == 7, done.stderr
     assert "nobody knows what came of them (unknown_outcome)" in runs("show", "night").stdout

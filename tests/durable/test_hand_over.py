@@ -12,6 +12,7 @@ from policyengine.durable import KeptRuns, LeaseLostError, RunBusyError
 from policyengine.durable.keeper import claim
 from policyengine.durable.record import Head, read_head, write_head
 from policyengine.errors import UsageError
+from policyengine.loop.state import Answered
 from policyengine.stores import Values
 from policyengine.stores.memory import MemoryStore
 from policyengine.testing import make_engine
@@ -248,3 +249,64 @@ def test_an_answer_is_not_lost_to_a_worker_that_is_overdue():
         agent(store, clerk, human=overdue).resume_run("r")
     assert agent(store, clerk).resume_run("r").status == "completed"
     assert clerk.done["book 1.0"] == 1
+
+
+def test_who_answered_is_still_told_when_the_run_has_gone_on_and_ended():
+    store, clerk = asking()
+    runs = KeptRuns(store)
+    runs.answer("r", approved=True, by="Ada")
+    assert agent(store, clerk).resume_run("r").status == "completed"
+    head = runs.head("r")
+    assert (head.asked, head.answer) == (None, None)
+    (answer,) = head.answers
+    assert (answer.approved, answer.by, answer.tools) == (True, "Ada", ("book",))
+    assert answer.at > 0
+
+
+def test_a_question_that_was_answered_is_not_answered_again_by_mistake():
+    store, clerk = asking()
+    runs = KeptRuns(store)
+    runs.answer("r", approved=True, by="Ada")
+    with pytest.raises(UsageError, match=r"'r' was answered already: approved by Ada, .* UTC; say --replace"):
+        runs.answer("r", approved=False, by="Bob")
+    runs.answer("r", approved=False, by="Bob", replace=True)
+    assert agent(store, clerk).resume_run("r").status == "completed"
+    assert "book 1.0" not in clerk.done
+    assert [(answer.by, answer.approved) for answer in runs.head("r").answers] == [("Ada", True), ("Bob", False)]
+
+
+def test_of_many_answers_the_latest_are_kept():
+    store, _ = asking()
+    runs = KeptRuns(store)
+    for number in range(30):
+        runs.answer("r", approved=True, by=str(number), replace=True)
+    assert [answer.by for answer in runs.head("r").answers] == [str(number) for number in range(10, 30)]
+
+
+FORBIDS = make_engine(
+    {"careful": {"use": "acme.careful"}, "tool_access": {"with": {"deny": ["book"]}}},
+    extensions=[Careful],
+    tools={"look": {"effect": "read"}},
+)
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_what_was_approved_is_not_judged_anew_by_another_policy_and_can_be_revoked(revoked):
+    store, clerk = asking()
+    runs = KeptRuns(store)
+    runs.answer("r", approved=True, by="Ada")
+    if revoked:
+        runs.answer("r", approved=False, by="Bob", replace=True)
+    assert Agent(FORBIDS, clerk, clerk.tools(), store=store).resume_run("r").status == "completed"
+    assert clerk.done["book 1.0"] == (not revoked)
+
+
+def test_who_answered_at_once_is_told_too():
+    clock = Clock()
+    store, clerk = MemoryStore(clock=clock), Clerk([["book"], ["book"]])
+    said = [True, Answered(False, "Not that one.", by="Ada", at=7.0)]
+    assert agent(store, clerk, lambda question: said.pop(0)).run("go", run_id="r").status == "completed"
+    first, second = KeptRuns(store).head("r").answers
+    assert (first.approved, first.by, first.at, first.tools) == (True, "", clock.now, ("book",))
+    assert (second.approved, second.by, second.at, second.text) == (False, "Ada", 7.0, "Not that one.")
+    assert first.digest != second.digest

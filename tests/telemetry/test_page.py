@@ -1,4 +1,4 @@
-"""Blocks of docs/observability.md that the tests of the documentation cannot run: they need an extra, or a process."""
+"""Blocks of pages on watching that the tests of the documentation cannot run: they need an extra, or a process."""
 
 from __future__ import annotations
 
@@ -42,3 +42,21 @@ def test_a_block_holds(part, tmp_path):
 
 def test_no_block_is_forgotten():
     assert len(BLOCKS) == len(NEEDS)
+
+
+def test_everything_works_together_as_documented(tmp_path):
+    if not os.environ.get("POLICYENGINE_NEEDS_TELEMETRY"):
+        for needed in ("prometheus_client", "opentelemetry.sdk"):
+            pytest.importorskip(needed, exc_type=ImportError)
+    page = (PAGE.parent / "in-production.md").read_text(encoding="utf-8").partition("## Everything together")[2]
+    policy, program, printed = (
+        re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("yaml", "python", "text")
+    )
+    (tmp_path / "worker.yaml").write_text(policy, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "POLICYENGINE_STORE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed
+    assert (tmp_path / "decisions.jsonl").stat().st_mode & 0o777 == 0o600
