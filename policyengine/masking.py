@@ -20,7 +20,7 @@ MOST = 1_000
 """How many values are kept; the oldest goes."""
 
 _KEY = re.compile(r"\b(?:(sk|pk|rk|gsk|xai|hf)[-_][\w\-*.]{8,256}|(AIza)[\w\-*]{16,256}|(Bearer )[\w\-*.]{8,2000})")
-_LOGIN = re.compile(r"(?<=://)[^\s/@\"'<>]{1,500}@")
+_LOGIN = re.compile(r"(?<=://)[^\s/\"'<>]{1,500}@")  # a password may hold an @, too
 _PARAMETER = re.compile(
     r"(?<=[?&])([\w.\-]{0,40}(?:key|token|secret|passw|auth|sig|credential)[\w.\-]{0,40}=)[^\s&#\"'<>]{1,500}",
     re.IGNORECASE,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -247,6 +248,13 @@ class Run:
         """Report a failed request, classified."""
         self._tick(now)
         return self._done("after_provider_error", (error,), self._judge("after_provider_error", (error,)))
+
+    def auxiliary_failed(self, error: ProviderError) -> None:
+        """Tell sinks that have a `request_failed` of a failed auxiliary request; no rule is asked about it."""
+        for sink in self.sinks:
+            heard = getattr(sink, "request_failed", None)
+            if heard is not None and not _told(partial(heard, self), error, "request_failed"):
+                self.sinks = tuple(other for other in self.sinks if other is not sink)
 
     def after_parse(self, verdict: Verdict, *, now: float | None = None) -> Decision:
         """Report what the parser made of the response; `decision.changed` is the rewritten verdict, if any."""
@@ -520,7 +528,7 @@ class Run:
         self.state.seq += 1
         report = Report(self, hook, payload, decision, self.state.seq, sum(vote.us for vote in votes))
         for sink in self.sinks:
-            if not _told(sink, report):
+            if not _told(sink, report, hook):
                 self.sinks = tuple(other for other in self.sinks if other is not sink)
 
     def _carry_out(self, decision: Decision, target: Any) -> Decision:
@@ -681,14 +689,14 @@ def _merge(first: Decision, second: Decision) -> Decision:
     return msgspec.structs.replace(stricter, notes=first.notes + second.notes, votes=first.votes + second.votes)
 
 
-def _told(sink: Sink, report: Report) -> bool:
+def _told(sink: Callable[[Any], None], what: Any, hook: str) -> bool:
     """Tell a sink; return whether it took the report. One that raises is logged and not told again in this run."""
     try:
-        sink(report)
+        sink(what)
     except KeyboardInterrupt:  # somebody wants the program to end, and a sink only was at work at that moment
         raise
     except BaseException as error:  # noqa: BLE001 - what watches a run must not be able to end it
-        log().error("a sink failed at {} and is not told of this run any more: {}", report.hook, fault_text(error))
+        log().error("a sink failed at {} and is not told of this run any more: {}", hook, fault_text(error))
         return False
     return True
 

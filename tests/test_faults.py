@@ -1,5 +1,6 @@
 """A broken extension yields exactly the documented outcome, in every mode, and never stops the others."""
 
+import asyncio
 import threading
 
 import msgspec
@@ -226,3 +227,20 @@ def test_a_sink_that_raises_changes_nothing_for_the_run_and_the_next_one_is_told
         assert run.before_tool_call(CALL).action == "allow"
     assert [report.hook for report in told] == ["before_tool_call"] * 2
     assert run.sinks == (told.append,)
+
+
+@pytest.mark.parametrize("raised", [SystemExit, asyncio.CancelledError, GeneratorExit])
+def test_whatever_a_sink_raises_the_run_goes_on_and_only_an_interrupt_ends_it(raised):
+    def failing(report):
+        raise raised
+
+    def interrupted(report):
+        raise KeyboardInterrupt
+
+    run = start(rule("test.counting"))
+    run.sinks = (failing,)
+    assert run.before_tool_call(CALL).action == "allow"
+    assert run.sinks == ()
+    run.sinks = (interrupted,)
+    with pytest.raises(KeyboardInterrupt):
+        run.before_tool_call(CALL)

@@ -31,6 +31,7 @@ from policyengine.cli.options import (
 from policyengine.cli.output import aside, print_json, say, table, terminal
 from policyengine.cli.replay import tell_unreadable
 from policyengine.errors import UsageError
+from policyengine.private import for_us_alone
 from policyengine.recordings.loading import find, load
 from policyengine.recordings.model import Skipped, Unreadable
 from policyengine.recordings.readers import UNKNOWN, Reader, readers_for, recognise
@@ -127,7 +128,7 @@ def command(
     if any(report.endswith(".html") for report in reports):
         asked = assigned(policies or ("default",), overlays, folders, baseline)
         again = timelines(outcome, asked.policies, paths, form=form or "", protocol=protocol, content=not no_content)
-    written = [_write(told, Path(report), paths, again) for report in reports]
+    written = [_write(told, Path(report), paths, again, private=not no_content) for report in reports]
     if as_json:
         print_json(msgspec.to_builtins(told, str_keys=True))
     elif outcome.runs:
@@ -199,10 +200,11 @@ def check_writable(path: Path) -> None:
         raise UsageError(clean_line(f"cannot write {path}: {error.strerror}")) from error
 
 
-def write_text(path: Path, text: str, what: str) -> bool:
-    """Write a file and say so on stderr; return whether it could be written."""
+def write_text(path: Path, text: str, what: str, *, private: bool = False) -> bool:
+    """Write a file (a new one for us alone, if `private`) and say so on stderr; return whether it could be written."""
     try:
-        path.write_text(text, encoding="utf-8")
+        with open(path, "w", encoding="utf-8", opener=for_us_alone if private else None) as file:
+            file.write(text)
     except OSError as error:
         say(clean_line(f"error: cannot write {path}: {error.strerror}"))
         return False
@@ -210,7 +212,9 @@ def write_text(path: Path, text: str, what: str) -> bool:
     return True
 
 
-def _write(outcome: BacktestReport, path: Path, inputs: Sequence[str], again: Timelines | None) -> bool:
+def _write(
+    outcome: BacktestReport, path: Path, inputs: Sequence[str], again: Timelines | None, *, private: bool
+) -> bool:
     if path.suffix == ".json":
         text = msgspec.json.format(msgspec.json.encode(outcome)).decode()
     elif path.suffix == ".md":
@@ -221,7 +225,7 @@ def _write(outcome: BacktestReport, path: Path, inputs: Sequence[str], again: Ti
         from policyengine.backtest.html import html
 
         text = html(outcome, inputs, again)
-    return write_text(path, text + "\n", "report")
+    return write_text(path, text + "\n", "report", private=private)
 
 
 class Unread(Protocol):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -99,6 +99,9 @@ def _refused(call: ToolCall) -> Ruling:
 class HostRun:
     """One run of a host under one engine. Thread-safe: hosts answer calls of a batch from several threads.
 
+    A call that was let through and got no answer counts as started: nobody knows. An adapter that does know says so:
+    `was_started` gets the id of such a call.
+
     Args:
         engine: whose policy decides.
         host: what can be done with a decision; what cannot becomes the nearest stricter thing that can.
@@ -135,6 +138,7 @@ class HostRun:
         self.tools = tools
         self.strict = strict
         self.ledger = ledger
+        self.was_started: Callable[[str], bool] | None = None
         self._lock = threading.RLock()
 
     @classmethod
@@ -319,7 +323,7 @@ class HostRun:
             item.ask = False
             runs = approved is True and digest in (None, _identity(item.call))
             answer: HumanAnswer = "approved" if runs else "nobody" if approved is None else "refused"
-            self.run.human_answered(item.call, answer, item.rule)
+            self.run.human_answered(item.call, answer, item.rule, text=said)
             if not runs:
                 code = "nobody_to_ask" if approved is None else "refused_by_human"
                 self._refuse(item, "denied", code, {"rule": item.rule}, said=said)
@@ -469,15 +473,19 @@ class HostRun:
         self._carry_out()
 
     def _complete(self, item: OpenCall) -> None:
-        """Answer a call of which nothing was heard: it did not run, unless the host never tells of results."""
+        """Answer a call of which nothing was heard: it counts as started, unless it waited or was left out for sure."""
         asked, item.ask = item.ask, False
         if "after_tool_call" in self.host.silent:
             self.state.executed += 1
             item.result = ToolResult(item.call.id, "")
-        else:
-            if asked:
-                self.run.human_answered(item.call, "nobody", item.rule)
+        elif asked:
+            self.run.human_answered(item.call, "nobody", item.rule)
             self._refuse(item, "cancelled", "cancelled", {})
+        elif self.was_started is not None and not self.was_started(item.call.id):
+            self._refuse(item, "cancelled", "cancelled", {})
+        else:
+            self.state.executed += 1
+            self._refuse(item, "interrupted", "interrupted", {}, status="error")
 
     def _close_round(self) -> None:
         state = self.state

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
@@ -94,6 +95,8 @@ class Guard:
         self.raising = raising
         self._task = task
         self._notice = ""
+        self._left_out: set[str] = set()
+        self.run.was_started = self._was_started
 
     @classmethod
     def resume(cls, policy: Any, saved: bytes, **how: Any) -> Guard:
@@ -108,6 +111,7 @@ class Guard:
             strict=True,
             ledger=guard.run.ledger,
         )
+        guard.run.was_started = guard._was_started
         return guard
 
     def save(self) -> bytes:
@@ -261,6 +265,9 @@ class Guard:
         """End the run; `with` does it."""
         return self.run.end(output=output)
 
+    def _was_started(self, call_id: str) -> bool:
+        return call_id not in self._left_out
+
     def _said(self, ruling: Ruling) -> Any:
         """Return what `approve` says to a question, which may have to be awaited; `None` where nothing is asked."""
         if ruling.action != "ask" or self.approve is None:
@@ -340,18 +347,34 @@ class GuardTurn:
 
     def run(self, tools: Mapping[str, Callable[..., Any]]) -> GuardTurn:
         """Run what may run, one call after the other, and report each result; an exception is one."""
-        for call in self._unanswered():
-            began = monotonic()
-            value: Any
-            if call.name not in tools:
-                self._unknown(call, tools)
-                continue
-            try:
-                value = tools[call.name](**(call.args or {}))
-            except Exception as error:  # noqa: BLE001 - whatever a tool raises is its result
-                value = error
-            self.answer(call, value, duration_s=monotonic() - began)
+        calls = self._unanswered()
+        with self._beginning(calls):
+            for call in calls:
+                self._guard._left_out.discard(call.id)
+                began = monotonic()
+                value: Any
+                if call.name not in tools:
+                    self._unknown(call, tools)
+                    continue
+                try:
+                    value = tools[call.name](**(call.args or {}))
+                except Exception as error:  # noqa: BLE001 - whatever a tool raises is its result
+                    value = error
+                self.answer(call, value, duration_s=monotonic() - began)
         return self
+
+    @contextmanager
+    def _beginning(self, calls: Iterable[ToolCall]) -> Iterator[None]:
+        """Within the block calls begin one by one: those that did not where it is left early were not started."""
+        waiting = {call.id for call in calls}
+        self._guard._left_out |= waiting
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if done:
+                self._guard._left_out -= waiting
 
     def _unknown(self, call: ToolCall, tools: Iterable[str]) -> None:
         """Answer a call of a tool that is not there, in the words of our own loop."""
@@ -364,11 +387,16 @@ class GuardTurn:
         """Run what may run concurrently; functions that are not asynchronous run one after the other."""
         for ruling in list(self._rulings):
             if ruling.call.id in self._waiting:
-                self._ruled(ruling, await self._waiting.pop(ruling.call.id))
-        await asyncio.gather(*(self._arun(tools, call) for call in self._unanswered()))
+                with self._beginning([one.call for one in self._rulings if one.action != "refuse"]):
+                    said = await self._waiting.pop(ruling.call.id)
+                self._ruled(ruling, said)
+        calls = self._unanswered()
+        with self._beginning(calls):
+            await asyncio.gather(*(self._arun(tools, call) for call in calls))
         return self
 
     async def _arun(self, tools: Mapping[str, Callable[..., Any]], call: ToolCall) -> None:
+        self._guard._left_out.discard(call.id)
         began = monotonic()
         value: Any
         if call.name not in tools:

@@ -206,7 +206,7 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
 
     @fail_closed(_crashed, passing=(GraphBubbleUp,))
     def _begin(self, state: Any) -> Update:
-        conversation = self._conversation(state)
+        conversation, asked = self._conversation(state)
         above = runs_above()
         thread = "" if above else _thread()
         if self.shared and above:
@@ -220,22 +220,25 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
             self._conversations[thread] = run.run.conversation
             while len(self._conversations) > MOST_LIVE:
                 self._conversations.popitem(last=False)
-        messages = _all_answered(state["messages"], run)
+        messages = _all_answered(state["messages"], run, "cancelled" if asked else "interrupted")
         if run.begin(forms.task_of(state["messages"])).action == "end":
             return self.written(live, messages=[*messages, self.ending(run)], jump_to="end", **{OUTCOME: None})
         return self.written(live, messages=messages, **{OUTCOME: None})
 
-    def _conversation(self, state: Any) -> Conversation | None:
-        """Return what the thread's runs share; a run that an earlier invocation left open ends here."""
+    def _conversation(self, state: Any) -> tuple[Conversation | None, bool]:
+        """Return what the thread's runs share, and whether the last of them was asking; one that is open ends here."""
         kept = state.get(KEY)
         if not kept:
-            return None
+            return None, False
         if kept["ended"]:  # no run is resumed for this: a journal would tell of it
-            return decode(kept["saved"].encode(), SavedRun).conversation
+            return decode(kept["saved"].encode(), SavedRun).conversation, False
         previous = self.load(state).run
+        # While a human is asked nothing of the batch runs; whatever else was left open may have been under way.
+        asked = any(item.ask for item in previous.state.open)
+        previous.was_started = lambda _: not asked
         previous.end()
         self._live.pop(kept["version"], None)
-        return previous.run.conversation
+        return previous.run.conversation, asked
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: Any, runtime: Runtime[Any]) -> Update:
@@ -336,6 +339,7 @@ class PolicyMiddleware(AgentMiddleware[PolicyState, Any, Any]):
         last = isinstance(state["messages"][-1], ToolMessage)
         _, answers = forms.last_response(state["messages"])
         direct = [forms.text_of(message) for message in answers.values() if last and not forms.is_ours(message)]
+        live.run.was_started = lambda _: False  # no call is under way here, and those that ran have their answers
         outcome = live.run.end(output=direct[0] if direct else "")
         told = forms.plain(msgspec.structs.asdict(outcome))
         if outcome.stop is not None:
@@ -671,7 +675,7 @@ def _decision(one: Any) -> tuple[bool, str]:
     return kind == "approve", str(one.get("message") or "") if kind == "reject" else ""
 
 
-def _all_answered(messages: Sequence[AnyMessage], run: HostRun) -> list[Any]:
+def _all_answered(messages: Sequence[AnyMessage], run: HostRun, how: str) -> list[Any]:
     """Return an update that answers calls of earlier invocations that were given up, empty if there are none."""
     answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
     mended: list[Any] = []
@@ -679,6 +683,6 @@ def _all_answered(messages: Sequence[AnyMessage], run: HostRun) -> list[Any]:
         mended.append(message)
         if isinstance(message, AIMessage):
             for call in forms.calls_of(message, answered):
-                text = run.run.snapshot.templates.render("cancelled", {"tool": call.name})
+                text = run.run.snapshot.templates.render(how, {"tool": call.name})
                 mended.append(forms.refusal(call, text))
     return [RemoveMessage(id=REMOVE_ALL_MESSAGES), *mended] if len(mended) > len(messages) else []

@@ -109,6 +109,7 @@ class PolicyRun:
             self.host = HostRun.resume(self.engine, HOST, saved, attended=attended, ledger=options.get("ledger"))
         self.memory: dict[str, Any] = self.host.state.extra or {"rulings": [], "notes": [], "cleared": []}
         self.host.state.extra = self.memory
+        self.host.was_started = lambda call_id: call_id in self.memory["cleared"]
         self._unguarded = frozenset(unguarded)
         self._agents: dict[int, tuple[Any, Any]] = {}
         self._errors: dict[str, Exception] = {}

@@ -199,6 +199,7 @@ class PolicyCapability(AbstractCapability[Any]):
         self._turn = Turn("calls")
         self._rulings: dict[str, Ruling] = {}
         self._sent: dict[str, str] = {}  # by id of a call: the identity of what the model sent
+        self._begun: set[str] = set()  # what may run, as far as we know: no other call was started
         self._said_last = ""
         self._notice = ""  # to be sent with the next request, and forgotten
         self._prompt = ""  # what the user said beside the results of deferred calls
@@ -250,6 +251,7 @@ class PolicyCapability(AbstractCapability[Any]):
         saved = self.store.get(waiting) if pending else None
         if saved is not None:
             self._run = HostRun.resume(self.engine, self.host, saved, attended=self.attended, ledger=self.ledger)
+            self._run.was_started = self._was_started
             self._load(self._run.state.extra, pending)
             self._conversations[key] = self._run.run.conversation
             self._prompt = prompt
@@ -263,7 +265,11 @@ class PolicyCapability(AbstractCapability[Any]):
         name = (ctx.agent.name if ctx.agent is not None else "") or ""
         options: dict[str, Any] = {"run_id": ctx.run_id or "", "agent": name, "conversation": conversation}
         self._run = HostRun(self.engine, self.host, attended=self.attended, ledger=self.ledger, **options)
+        self._run.was_started = self._was_started
         self._run.begin(prompt or last_task(ctx.messages))
+
+    def _was_started(self, call_id: str) -> bool:
+        return call_id in self._begun
 
     def _finish(self, ctx: RunContext[Any], result: Any) -> None:
         """Report the end of a run that has a result; one that waits for a human is kept."""
@@ -288,6 +294,7 @@ class PolicyCapability(AbstractCapability[Any]):
         kept = extra["rulings"].items()
         self._rulings = {name: msgspec.convert(item, Ruling) for name, item in kept if name in pending}
         self._sent = dict(extra["sent"])
+        self._begun = {ruling.call.id for ruling in self._rulings.values()}  # others may have run them meanwhile
 
     # ---- requests
 
@@ -495,6 +502,8 @@ class PolicyCapability(AbstractCapability[Any]):
             if tool_def.kind in _OUTSIDE:
                 raise ToolFailed(ruling.text)
             raise SkipToolValidation({})
+        if tool_def.kind in _OUTSIDE:  # who runs it tells us afterwards, or never
+            self._begun.add(ruling.call.id)
         try:
             return await handler(ruling.call.args if ruling.changed else args)
         except (ValidationError, ModelRetry, ToolFailed) as error:
@@ -517,6 +526,7 @@ class PolicyCapability(AbstractCapability[Any]):
         if not ruling.runs:
             return ToolDenied(ruling.text)
         began = monotonic()
+        self._begun.add(ruling.call.id)
         try:
             with running(self.run.run):
                 value = await handler(args)

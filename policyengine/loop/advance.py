@@ -170,6 +170,8 @@ def _failed(loop: Loop, error: ProviderError) -> Next:
     state = loop.state
     state.requests += 1
     sharing.failed(loop, error.code)
+    if state.compacting is not None or state.planning or state.summing_up or state.draft is not None:
+        loop.run.auxiliary_failed(error)
     if state.compacting is not None:
         return compaction.not_summarised(loop)
     if state.planning:

@@ -80,15 +80,16 @@ class Account(msgspec.Struct):
     """Everything a run has to do with shared pools.
 
     `told` are the latest grants by rule, `places` says for the call being judged which rules have a place for it.
-    `requests` and `calls` are reservations by key, `open` what calls without a result hold, by call id. `spent` is
-    what rules say that a request took; `dues` wait for the next chance to be settled.
+    `requests` and `calls` are reservations by key, `open` what calls without a result hold, by call id and, where calls
+    have one id, in their order. `spent` is what rules say that a request took; `dues` wait for the next chance to be
+    settled.
     """
 
     told: dict[str, Grant] = {}
     places: dict[str, bool] = {}
     requests: dict[str, Hold] = {}
     calls: dict[str, Hold] = {}
-    open: dict[str, list[Place]] = {}
+    open: dict[str, list[list[Place]]] = {}
     spent: dict[str, int] = {}
     dues: list[Due] = []
 
@@ -176,35 +177,48 @@ class Account(msgspec.Struct):
             else:
                 number = hold.granted - hold.left - held[grant.key].held
             self.places[one.rule] = number < grant.granted
-        if held:
-            self.open.setdefault(call.id, []).extend(held.values())
+        if rules:  # also where it holds nothing: another call of this id may hold something
+            self.open.setdefault(call.id, []).append([*held.values()])
             while len(self.open) > MOST_OPEN:
                 del self.open[next(iter(self.open))]
 
     def refused(self, call: ToolCall) -> None:
         """A call of the batch under judgement will not run: its places are there for the next calls of the batch."""
+        same = self.open.get(call.id)
+        if not same:
+            return
         kept: list[Place] = []
-        for place in self.open.get(call.id, ()):
+        for place in same[-1]:  # it was judged just now
             hold = self.calls.get(place.key)
             if place.held and hold is not None and place.pool.counts == "tool_calls":
                 hold.left += place.held
                 place = msgspec.structs.replace(place, held=0)
             kept.append(place)
-        if kept:
-            self.open[call.id] = kept
+        same[-1] = kept
 
     def ended(self, call: ToolCall, result: ToolResult, *, failed: bool) -> None:
         """The result of a call came: count it if it ran, give its place back if not, and count a failure."""
-        places = self.open.pop(call.id, None)
-        for place in places or ():
+        ran = started(result)
+        for place in self._taken(call.id, ran):
             if place.pool.counts == "tool_calls":
-                self._owe(place.pool, place.key, int(started(result)) - place.held, place.at)
+                self._owe(place.pool, place.key, int(ran) - place.held, place.at)
                 hold = self.calls.get(place.key)
                 if hold is not None and hold.left and not place.held:  # freed by a refusal, and no call took it
                     hold.left -= 1
                     self._owe(place.pool, place.key, -1, hold.at)
             elif failed:
                 self._owe(place.pool, place.key, 1, place.at)
+
+    def _taken(self, call_id: str, ran: bool) -> list[Place]:
+        """Return what a call holds, and forget it: of several of one id, one that ran is rather one with a place."""
+        same = self.open.get(call_id)
+        if not same:
+            return []
+        found = next((at for at, one in enumerate(same) if any(place.held for place in one) is ran), 0)
+        places = same.pop(found)
+        if not same:
+            del self.open[call_id]
+        return places
 
     def _owe(self, pool: Pool, key: str, amount: int, at: float) -> None:
         if amount:

@@ -54,11 +54,13 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
         part = {"conversation": conversation, "agent": agent, "": ""}[self.per]
         # Slashes of a name are doubled, so that no name can be that of another pool's conversation or agent.
         name = self.name.replace("/", "//")
-        key = f"{self.counts}/{name}" + (f"/{self.per}/{part}" if self.per else "")
+        # Neither must a longer window be forgotten with a shorter one, where two policies have one name.
+        window = f"@{float(self.window_s)}" if self.window_s else ""
+        key = f"{self.counts}{window}/{name}" + (f"/{self.per}/{part}" if self.per else "")
         if len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable():
             return key
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        return f"{self.counts}/#{digest}"
+        return f"{self.counts}{window}/#{digest}"
 
     def same_count(self, other: Pool) -> bool:
         """Return whether two pools of one name count the same; limits and what is done about them may differ."""

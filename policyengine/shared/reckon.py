@@ -44,10 +44,16 @@ class Kept(Protocol):
 
 
 class Tally(msgspec.Struct, omit_defaults=True):
-    """One count: `parts` are amounts by number of the stretch of `width` seconds; without a window there is one."""
+    """One count: `parts` are amounts by number of the stretch of `width` seconds; without a window there is one.
+
+    `seen` is the stretch to which something was added last. After the clock was set back behind it nothing is given
+    back up to the stretch `unsure`: what is there may have been moved, or added later.
+    """
 
     width: float = 0.0
     parts: dict[int, int] = {}
+    seen: int = 0
+    unsure: int = 0
 
     @property
     def total(self) -> int:
@@ -127,11 +133,9 @@ def _number(now: float, width: float) -> int:
 
 
 def _current(tally: Tally, pool: Pool, now: float) -> Tally:
-    """Return a count without what is older than the window; the window may be another one than when it was kept."""
+    """Return a count without what is older than the window."""
     width = _width(pool)
     parts = {number: amount for number, amount in tally.parts.items() if amount > 0}
-    if parts and tally.width != width:
-        parts = _refitted(parts, tally.width, width, now)
     if parts and width:
         present, newest = _number(now, width), max(parts)
         if newest - present > BUCKETS:  # the clock was set back by more than a window
@@ -139,30 +143,25 @@ def _current(tally: Tally, pool: Pool, now: float) -> Tally:
             newest = present
         oldest = max(present, newest) - BUCKETS
         parts = {number: amount for number, amount in parts.items() if number >= oldest}
-    return Tally(width, parts)
-
-
-def _refitted(parts: dict[int, int], old: float, new: float, now: float) -> dict[int, int]:
-    """Return the parts of a count in stretches of another length; what cannot be dated counts as new."""
-    fitted: dict[int, int] = {}
-    for number, amount in parts.items():
-        then = min(now, (number + 1) * old) if old else now
-        place = _number(then, new)
-        fitted[place] = fitted.get(place, 0) + amount
-    return fitted
+    found = Tally(width, parts, tally.seen, tally.unsure)
+    if width and _number(_time(found, now), width) < tally.seen:
+        found.unsure = max(tally.unsure, tally.seen)
+    return found
 
 
 def _add(tally: Tally, amount: int, now: float) -> None:
-    number = _number(_time(tally, now), tally.width)
+    number = tally.seen = _number(_time(tally, now), tally.width)
     tally.parts[number] = min(MOST, tally.parts.get(number, 0) + amount)
 
 
 def _settle(tally: Tally, due: Due, now: float) -> bool:
-    """Change a count by what is owed; return whether that changed anything."""
+    """Change a count by what is owed; return whether that changed anything. What cannot be found stays counted."""
     if due.amount > 0:
         _add(tally, due.amount, now)
         return True
     number = _number(due.at, tally.width)
+    if tally.width and number <= tally.unsure:
+        return False
     kept = tally.parts.get(number, 0)
     back = min(kept, -due.amount)
     if back:

@@ -15,16 +15,18 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from policyengine.actions import ALLOW, EndStep, Record, Stop
 from policyengine.decision import Vote
 from policyengine.engine import Engine
 from policyengine.errors import UsageError
-from policyengine.messages import ModelRequest, ModelResponse, ToolCall, ToolResult
+from policyengine.messages import ModelRequest, ModelResponse, ProviderError, ToolCall, ToolResult
 from policyengine.prices import NANO, BundledPrice
-from policyengine.run import HUMAN, Report
+from policyengine.run import HUMAN, Report, Run
 from policyengine.status import log_dropped
 from policyengine.telemetry.decision_log import strictest
+from policyengine.telemetry.spans import encodable
 
 try:
     import prometheus_client
@@ -36,6 +38,9 @@ OTHER = "other"
 MOST_NAMES = 100
 """How many names of each kind are labels."""
 
+MOST_TOKENS = 2**62
+"""No response counts more: a provider may say anything."""
+
 SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.25, 1.0)
 """Bounds of the histogram of rules, from ten microseconds to a second."""
 
@@ -43,7 +48,7 @@ _COUNTERS = {
     "decisions": ("Decisions, by what was carried out.", ("hook", "action", "rule", "mode")),
     "rule_answers": (
         "What rules wanted, and what their modes left of it.",
-        ("rule", "hook", "raw", "effective", "mode"),
+        ("rule", "hook", "raw", "effective", "mode", "code"),
     ),
     "rule_errors": ("Rules that failed, by kind; `timeout` ran over their time.", ("rule", "kind")),
     "human_answers": ("What came of questions to humans.", ("rule", "answer")),
@@ -181,7 +186,7 @@ class Children:
         """Return one series."""
         found = self._known.get(labels)
         if found is None:
-            found = self._known[labels] = self._metric.labels(*labels)
+            found = self._known[labels] = self._metric.labels(*map(encodable, labels))
         return found
 
 
@@ -201,6 +206,9 @@ class _Watcher:
         self._seconds = seconds
         self._rule, self._code, self._tool = names["rule"], names["code"], names["tool"]
         self._prices = prices
+        # Requests in the place of which the history may be shortened, and the failures told last.
+        self._unsure: WeakKeyDictionary[Run, bool] = WeakKeyDictionary()
+        self._told: WeakKeyDictionary[Run, Any] = WeakKeyDictionary()
         self._more: dict[str, Callable[[Report], None]] = {
             "before_model_call": self._request,
             "after_model_response": self._response,
@@ -227,6 +235,11 @@ class _Watcher:
         if more is not None:
             more(report)
 
+    def request_failed(self, run: Run, error: ProviderError) -> None:
+        """Count a failed request about which no rule is asked."""
+        self._unsure.pop(run, None)
+        self._count["provider_errors"](self._engine, self._code.learn(error.code)).inc()
+
     def heard(self, event: str, subject: Any) -> None:
         """Count that a policy came into force or was refused."""
         outcome = {"policy_loaded": "loaded", "policy_rejected": "rejected"}.get(event)
@@ -240,22 +253,36 @@ class _Watcher:
             self._count["rule_errors"](self._engine, rule, "timeout" if vote.error == "timeout" else "error").inc()
         if vote.raw:
             raw, effective = _name(vote.raw), _name(vote.effective)
-            self._count["rule_answers"](self._engine, rule, vote.hook or hook, raw, effective, vote.mode).inc()
+            code = self._code.learn(main.code) if (main := strictest(vote.raw)) is not None and main.code else ""
+            self._count["rule_answers"](self._engine, rule, vote.hook or hook, raw, effective, vote.mode, code).inc()
 
     def _request(self, report: Report) -> None:
         request = report.payload[0]
         if isinstance(request, ModelRequest):
             for tool in request.tools:
                 self._tool.learn(tool.name)
-        if not isinstance(report.decision.control, Stop | EndStep):
+            if request.purpose == "main":
+                self._told.pop(report.run, None)
+        self._unsure.pop(report.run, None)
+        if isinstance(report.decision.control, Stop | EndStep):
+            return
+        changed = report.decision.changed
+        if isinstance(changed, ModelRequest) and changed.compaction is not None:
+            self._unsure[report.run] = True  # sent after all, if something comes back
+        else:
+            self._count["model_requests"](self._engine).inc()
+
+    def _sent(self, report: Report) -> None:
+        if self._unsure.pop(report.run, False):
             self._count["model_requests"](self._engine).inc()
 
     def _response(self, report: Report) -> None:
+        self._sent(report)
         response = report.payload[0]
         usage = response.usage if isinstance(response, ModelResponse) else None
         if usage is None:
             return
-        prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
+        prompt, completion = (min(n or 0, MOST_TOKENS) for n in (usage.prompt_tokens, usage.completion_tokens))
         for kind, tokens in (("prompt", prompt), ("completion", completion)):
             if tokens > 0:
                 self._count["tokens"](self._engine, kind).inc(tokens)
@@ -265,7 +292,11 @@ class _Watcher:
                 self._count["cost_dollars"](self._engine).inc(cost / NANO)
 
     def _failure(self, report: Report) -> None:
-        self._count["provider_errors"](self._engine, self._code.learn(report.payload[0].code)).inc()
+        self._sent(report)
+        error = report.payload[0]
+        if self._told.get(report.run) is not error:  # the rules are asked again where a remedy changed nothing
+            self._told[report.run] = error
+            self._count["provider_errors"](self._engine, self._code.learn(error.code)).inc()
 
     def _result(self, report: Report) -> None:
         call, result = report.payload
@@ -310,7 +341,7 @@ class State:
         def family(kind: Any, name: str, text: str, look: Callable[[Engine], float]) -> Any:
             made = kind(f"policyengine_{name}", text, labels=("engine",))
             for label, engine in engines.items():
-                made.add_metric((label,), look(engine))
+                made.add_metric((encodable(label),), look(engine))
             return made
 
         gauge, counter = core.GaugeMetricFamily, core.CounterMetricFamily
@@ -318,7 +349,7 @@ class State:
         for label, engine in engines.items():
             policy = engine.snapshot.policy
             facts = {"name": policy.name, "revision": policy.revision, "digest": engine.snapshot.digest[:12]}
-            info.add_metric((label,), facts)
+            info.add_metric((encodable(label),), {key: encodable(text) for key, text in facts.items()})
         yield info
         yield family(gauge, "policy_generation", "Generation of the policy in force.", lambda e: e.snapshot.generation)
         yield family(

@@ -24,7 +24,7 @@ from policyengine.policy.model import Log
 from policyengine.run import Report
 from policyengine.runstate import StopReason
 from policyengine.telemetry.decision_log import MAX_NAME, rule_line, strictest
-from policyengine.telemetry.masks import masked
+from policyengine.telemetry.masks import MARK, masked
 
 COMMON = ("gen_ai.conversation.id", "gen_ai.agent.name", "policyengine.run.id")
 """Attributes that every span of a run has."""
@@ -32,9 +32,30 @@ COMMON = ("gen_ai.conversation.id", "gen_ai.agent.name", "policyengine.run.id")
 HARNESS = "policyengine"
 """The `name` of messages in the user's role that are of the loop or a rule, and not of the user."""
 
+MOST = 2**63 - 1
+"""The largest number that an exporter can send."""
+
 Attributes = dict[str, Any]
 
 _CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+def encodable(text: str) -> str:
+    """Return a text that can be sent: half of a surrogate pair cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def sendable(attributes: Attributes) -> Attributes:
+    """Return attributes that can be sent, whatever a model or provider said: no half characters, no huge numbers."""
+    return {key: _sendable(value) for key, value in attributes.items()}
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, list):
+        return [_sendable(item) for item in value]
+    return max(-MOST, min(MOST, value)) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def run_begun(report: Report) -> tuple[str, Attributes]:
@@ -201,11 +222,11 @@ class Content:
         """Return the text of a result."""
         if "results" not in self._include:
             return {}
-        return {"gen_ai.tool.call.result": _encodable(self._result(result.text))}
+        return {"gen_ai.tool.call.result": without_known(encodable(self._result(result.text)))}
 
     def text(self, text: str) -> str:
         """Return a text for a person, where messages are included."""
-        return _encodable(self._said(text)) if "messages" in self._include else ""
+        return without_known(encodable(self._said(text))) if "messages" in self._include else ""
 
     def request(self, request: ModelRequest, *, whole: bool) -> Attributes:
         """Return the messages of a request, all of them or those after the last response."""
@@ -258,7 +279,11 @@ class Content:
         value = call.args if call.args is not None else call.arguments
         if not self._masks:
             return value
-        return self._hidden({"call": {"arguments": _plain_data(value)}}, "call", "arguments")
+        try:
+            plain = _plain_data(value)
+        except (RecursionError, TypeError, ValueError, msgspec.MsgspecError):
+            return MARK  # what cannot be written cannot be searched, either
+        return self._hidden({"call": {"arguments": plain}}, "call", "arguments")
 
     def _result(self, text: str) -> Any:
         return self._hidden({"result": {"text": text}}, "result", "text") if self._masks and text else text
@@ -288,8 +313,3 @@ def _attribute(name: str, value: Any) -> Attributes:
     except (RecursionError, TypeError, ValueError):
         return {}
     return {name: without_known(text)}
-
-
-def _encodable(text: str) -> str:
-    """Return a text that can be sent: half of a surrogate pair cannot."""
-    return without_known(text.encode("utf-8", "replace").decode())

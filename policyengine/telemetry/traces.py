@@ -73,12 +73,12 @@ class Tracing:
         held.take(hook, payload, report, now)
         if hook == HUMAN:
             asked = {"policyengine.rule": report.decision.decided_by, "policyengine.answer": payload[1]}
-            held.about(hook, payload).add_event("policyengine.human", asked, timestamp=now)
+            held.about(hook, payload).add_event("policyengine.human", spans.sendable(asked), timestamp=now)
             return
         if not is_plain(report) and hook != "on_stop":
             about = held.about(hook, payload)
             for attributes in spans.decided(report):
-                about.add_event("policyengine.decision", attributes, timestamp=now)
+                about.add_event("policyengine.decision", spans.sendable(attributes), timestamp=now)
         if hook == "run_end":
             with self._lock:
                 self._runs.pop(report.run, None)
@@ -87,6 +87,14 @@ class Tracing:
             held.answered(payload[0], report.decision.changed or payload[1], now)
         elif hook in ("after_parse", "after_provider_error"):
             held.end_chat(now)
+
+    def request_failed(self, run: Run, error: ProviderError) -> None:
+        """End the span of a failed request about which no rule is asked."""
+        with self._lock:
+            held = self._runs.get(run)
+        if held is not None:
+            held.failed(error)
+            held.end_chat(self._clock())
 
     @contextmanager
     def around(self, run: Run) -> Iterator[None]:
@@ -150,6 +158,7 @@ class _Spans:
         self._clock = clock
         self._provider = {"gen_ai.provider.name": provider_name} if provider_name else {}
         name, attributes = spans.run_begun(report)
+        name, attributes = spans.encodable(name), spans.sendable(attributes)
         self._root: Any = tracer.start_span(name, above, attributes=attributes, start_time=clock())
         self._content = spans.Content(report.run.snapshot.policy.log if self._root.is_recording() else Log())
         self._below: Any = trace.set_span_in_context(self._root)
@@ -174,12 +183,12 @@ class _Spans:
         elif hook == "after_model_response":
             self._response(payload[0], now)
         elif hook == "after_provider_error":
-            self._failed(payload[0])
+            self.failed(payload[0])
         elif hook == "before_tool_call":
             self.end_chat(now)
             self._call(payload[0], report, now)
         elif hook == "on_stop":
-            self._root.add_event("policyengine.stop", spans.stopped(payload[0]), timestamp=now)
+            self._root.add_event("policyengine.stop", spans.sendable(spans.stopped(payload[0])), timestamp=now)
         elif hook in ("after_iteration", "step_start", "step_end") and self._replied is not None:
             self.end_chat(now)
 
@@ -207,7 +216,7 @@ class _Spans:
         if held is None:
             return
         held.span.set_attributes(self._content.result(result))
-        held.span.set_attributes(spans.answered(result))
+        held.span.set_attributes(spans.sendable(spans.answered(result)))
         if result.status != "ok":
             _fail(held.span, spans.kind_of(result), self._content.text(result.text))
         end = now
@@ -217,7 +226,7 @@ class _Spans:
 
     def end(self, outcome: Outcome, now: int) -> None:
         """End all spans of a run that is over."""
-        self._root.set_attributes(spans.run_ended(outcome))
+        self._root.set_attributes(spans.sendable(spans.run_ended(outcome)))
         if outcome.status in ("stopped", "failed", "cancelled"):
             _fail(self._root, spans.why(outcome), outcome.status)
         self._end_all(now, "" if outcome.status == "completed" else outcome.status)
@@ -236,26 +245,30 @@ class _Spans:
             return
         request = report.decision.changed or request
         self._asked = (request, now)
-        if request.messages:
+        # A history that is shortened comes in the place of this request: there is a span only if something comes back.
+        if request.messages and request.compaction is None:
             self._chat = self._begin_chat(request, now)
 
     def _begin_chat(self, request: ModelRequest, start: int) -> Any:
         name, attributes = spans.request(request)
         attributes |= self._content.request(request, whole=not self._any_request)
         self._any_request = True
-        attributes = {**self._common, **self._provider, **attributes}
+        attributes = spans.sendable({**self._common, **self._provider, **attributes})
         return self._tracer.start_span(
-            name, self._below, kind=trace.SpanKind.CLIENT, attributes=attributes, start_time=start
+            spans.encodable(name), self._below, kind=trace.SpanKind.CLIENT, attributes=attributes, start_time=start
         )
 
     def _response(self, response: ModelResponse, now: int) -> None:
         request, start = self._asked or (ModelRequest(()), now)
         if self._chat is None:
             self._chat = self._begin_chat(request, start)
-        self._chat.set_attributes({**spans.response(response), **self._content.response(response)})
+        self._chat.set_attributes(spans.sendable({**spans.response(response), **self._content.response(response)}))
         self._replied = now
 
-    def _failed(self, error: ProviderError) -> None:
+    def failed(self, error: ProviderError) -> None:
+        """Say in the span of a request that it failed."""
+        if self._chat is None and self._asked is not None and self._asked[0].messages:
+            self._chat = self._begin_chat(*self._asked)
         if self._chat is not None:
             _fail(self._chat, error.code, self._content.text(error.message))
 
@@ -270,9 +283,12 @@ class _Spans:
 
     def _call(self, call: ToolCall, report: Report, now: int) -> None:
         changed = report.decision.changed or call
-        attributes = {**self._common, **spans.call(changed), **self._content.call(changed)}
+        attributes = spans.sendable({**self._common, **spans.call(changed), **self._content.call(changed)})
         span = self._tracer.start_span(
-            f"execute_tool {changed.name[:MAX_NAME]}".strip(), self._below, attributes=attributes, start_time=now
+            spans.encodable(f"execute_tool {changed.name[:MAX_NAME]}".strip()),
+            self._below,
+            attributes=attributes,
+            start_time=now,
         )
         others = [other for other in self._calls.values() if other.batch == self._batch(report)]
         asked = report.decision.action == "ask" or any(other.asked for other in others)
@@ -313,5 +329,5 @@ class _Call:
 
 
 def _fail(span: Any, kind: str, why: str) -> None:
-    span.set_attribute("error.type", kind)
-    span.set_status(trace.StatusCode.ERROR, why or kind)
+    span.set_attribute("error.type", spans.encodable(kind))
+    span.set_status(trace.StatusCode.ERROR, spans.encodable(why or kind))

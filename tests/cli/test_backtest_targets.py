@@ -76,7 +76,7 @@ def test_a_report_that_cannot_be_written_in_the_end_is_told(run, runs, monkeypat
     def full(path, *args, **more):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("policyengine.cli.backtest.for_us_alone", full)
     result = run("backtest", "runs", "--report", "a.md")
     assert result.exit_code == 2
     assert "error: cannot write a.md: No space left on device\n" in result.stderr
@@ -106,3 +106,13 @@ def test_of_many_files_that_no_reader_knows_the_first_are_named(run, runs):
     told = run("backtest", "runs").stderr.splitlines()
     assert [line.partition(":")[0] for line in told[:20]] == [f"runs/x{number:02}.json" for number in range(20)]
     assert told[20:] == ["25 files skipped: no reader knows this format"]
+
+
+@posix
+@pytest.mark.parametrize("suffix", ["json", "md"])
+def test_a_report_with_recorded_texts_is_for_us_alone(run, runs, suffix):
+    assert run("backtest", "runs", "--report", f"a.{suffix}").exit_code == 0
+    assert run("backtest", "runs", "--report", f"b.{suffix}", "--no-content").exit_code == 0
+    Path("c").touch()
+    assert Path(f"a.{suffix}").stat().st_mode & 0o777 == 0o600
+    assert Path(f"b.{suffix}").stat().st_mode == Path("c").stat().st_mode

@@ -107,7 +107,7 @@ def test_the_end_of_a_session_ends_its_runs_and_it_can_be_resumed(tmp_path):
     assert host.before(3).refused is None
 
 
-def test_a_call_that_a_human_refused_is_answered_when_the_user_goes_on(tmp_path):
+def test_a_call_that_was_refused_is_no_run_and_one_that_nobody_told_of_counts_when_the_user_goes_on(tmp_path):
     host = harness(stalling("{deny: 3}"), tmp_path)
     host.before(1)
     host.before(2, args={"page": 2})
@@ -115,7 +115,7 @@ def test_a_call_that_a_human_refused_is_answered_when_the_user_goes_on(tmp_path)
     assert [call.id for call in host.run().open_calls] == ["t-2"]
     host.tell("UserPromptSubmit", prompt="not that")
     run = host.run()
-    assert (run.open_calls, run.state.executed) == ((), 0)
+    assert (run.open_calls, run.state.executed) == ((), 1)
 
 
 def test_a_call_that_is_asked_about_twice_counts_once(tmp_path):

@@ -198,8 +198,8 @@ def test_answers_may_come_from_many_threads_in_any_order():
     assert run.end().executed == 16
 
 
-def test_an_answer_that_never_came_counts_as_not_run_and_one_that_comes_late_is_judged_all_the_same():
-    engine = rules(tool_call_limit={"with": {"calls": 2}})
+def test_an_answer_that_never_came_counts_as_run_and_one_that_comes_late_is_judged_all_the_same():
+    engine = rules(tool_call_limit={"with": {"calls": 3}})
     run = started(engine)
     said(run, look("c1"), look("c2", 2))
     run.answer("c1", "one")
@@ -218,6 +218,24 @@ def test_where_a_host_never_tells_of_results_an_answer_that_never_came_counts_as
     assert actions == ["run", "run", "refuse"]
 
 
+@pytest.mark.parametrize(("started_ones", "statuses"), [(None, ["error", "error"]), (("c1",), ["error", "not_run"])])
+def test_what_was_let_through_and_never_heard_of_counts_as_started_unless_the_adapter_knows(started_ones, statuses):
+    seen = []
+    engine = rules(step_limit={})
+    engine.sinks.append(lambda report: seen.append(report) if report.hook == "after_tool_call" else None)
+    run = started(engine)
+    if started_ones is not None:
+        run.was_started = lambda call_id: call_id in started_ones
+    said(run, look("c1"), look("c2", 2))
+    outcome = run.end("cancelled")
+    results = [report.payload[1] for report in seen]
+    assert [result.status for result in results] == statuses
+    assert [result.error.code for result in results] == [
+        "interrupted" if status == "error" else "cancelled" for status in statuses
+    ]
+    assert outcome.executed == statuses.count("error")
+
+
 def test_an_answer_after_the_end_of_the_run_is_left_out():
     run = started(rules(step_limit={}))
     said(run, look("c1"))
@@ -228,7 +246,7 @@ def test_an_answer_after_the_end_of_the_run_is_left_out():
 def test_calls_by_themselves_may_overlap_and_the_last_answer_closes_the_round():
     run = started(rules(step_limit={"with": {"max_steps": 3}}))
     assert [run.call(look(f"c{number}", number)).action for number in range(4)] == ["run", "run", "run", "not_run"]
-    assert (run.outcome.stop.code, run.outcome.iterations, run.outcome.executed) == ("max_steps", 3, 0)
+    assert (run.outcome.stop.code, run.outcome.iterations, run.outcome.executed) == ("max_steps", 3, 3)
 
 
 def test_a_second_request_without_a_response_is_another_attempt_of_the_same_round():

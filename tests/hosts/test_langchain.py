@@ -378,6 +378,22 @@ def test_a_new_task_answers_the_calls_of_a_question_that_was_left_open():
     assert_valid(setting.messages)
 
 
+@pytest.mark.parametrize(("asked", "told"), [(True, "before it started"), (False, "was interrupted")])
+def test_a_call_that_was_left_open_may_have_run_unless_a_human_was_being_asked(asked, told):
+    def look(page: int) -> str:
+        """Look."""
+        return interrupt("sure?")
+
+    policy = "extensions:\n  tool_access: {with: {ask: [look]}}\n" if asked else RULES
+    setting = setting_of(policy, call("look", {"page": 1}), say("done"), tools=[look])
+    setting.send({"messages": [HumanMessage("task")]})
+    setting.send({"messages": [HumanMessage("something else")]})
+    (answer,) = [one.content for one in setting.messages if isinstance(one, ToolMessage)]
+    assert told in answer
+    assert setting.outcome["status"] == "completed"
+    assert_valid(setting.messages)
+
+
 def test_runs_of_one_thread_share_what_is_of_the_conversation_and_threads_share_nothing():
     policy = "extensions:\n  tool_call_limit: {with: {tools: {look: 2}, scope: conversation}}\n"
     turns = [look(1, "a"), say("x")] * 4

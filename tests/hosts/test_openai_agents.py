@@ -397,6 +397,28 @@ def test_an_exception_that_a_tool_lets_through_ends_the_run_as_failed():
     assert setting.outcome.status == "failed"
 
 
+def test_a_run_that_is_cancelled_in_a_tool_counts_it_as_started():
+    begun = []
+
+    async def stuck(context, arguments):
+        begun.append(arguments)
+        await asyncio.Event().wait()
+
+    tool = FunctionTool("stuck", "Never ends.", {"type": "object", "properties": {}}, stuck, strict_json_schema=False)
+    setting = setting_of("", call("stuck", {}), tools=[tool])
+
+    async def cancelled():
+        task = asyncio.create_task(setting.guard.run("task", run_config=QUIET))
+        while not begun:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert (setting.outcome.status, setting.outcome.calls, setting.outcome.executed) == ("cancelled", 1, 1)
+
+
 # ---- other agents
 
 

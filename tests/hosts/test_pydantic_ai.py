@@ -634,7 +634,7 @@ def test_runs_at_the_same_time_have_budgets_of_their_own():
     assert executed == [3] * 4
 
 
-def test_a_cancelled_run_ends_as_cancelled():
+def test_a_cancelled_run_ends_as_cancelled_and_its_call_counts_as_started():
     ids = []
 
     async def cancelled(guard):
@@ -655,7 +655,7 @@ def test_a_cancelled_run_ends_as_cancelled():
 
     guard = PolicyCapability(engine_of(LIMIT))
     asyncio.run(cancelled(guard))
-    assert guard.outcome_of(ids[0]).status == "cancelled"
+    assert (guard.outcome_of(ids[0]).status, guard.outcome_of(ids[0]).executed) == ("cancelled", 1)
 
 
 # ---- going on

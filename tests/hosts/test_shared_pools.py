@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext, suppress
+
 import pytest
 
 from policyengine import Guard, Ledger, ProviderError, ToolCall, Usage, UsageError
@@ -160,3 +163,43 @@ def test_tokens_of_a_host_that_tells_nothing_of_responses_are_refused():
     host = Host("quiet", silent=frozenset({"after_model_response"}))
     assert [problem.code for problem in check_host(engine.snapshot, host)] == ["R518"]
     assert check_host(engine_of(counts="requests", limit=5).snapshot, host) == ()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_tool_that_is_interrupted_counts_and_the_calls_behind_it_do_not(again):
+    engine, ledger = engine_of(counts="tool_calls", limit=9), Ledger(MemoryStore())
+    ran = []
+
+    def look(page):
+        ran.append(page)
+        if page == 2 and len(ran) == 2:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), Guard(engine, task="task", ledger=ledger) as guard:
+        guard.ready()
+        turn = guard.response("", calls=[("look", {"page": page}) for page in (1, 2, 3)])
+        with suppress(KeyboardInterrupt) if again else nullcontext():
+            turn.run({"look": look})
+        turn.run({"look": look})
+    assert used(ledger, "tool_calls", 9) == (3 if again else 2)
+    assert len(ran) == (4 if again else 2)
+
+
+def test_tools_that_are_cancelled_count_and_calls_that_waited_for_a_human_do_not():
+    engine, ledger = engine_of(counts="tool_calls", limit=3), Ledger(MemoryStore())
+    ran = []
+
+    async def look(page):
+        ran.append(page)
+        raise asyncio.CancelledError
+
+    async def one():
+        async with Guard(engine, task="task", ledger=ledger) as guard:
+            guard.ready()
+            await guard.response("", calls=[("look", {"page": 1})]).arun({"look": look})
+
+    for _ in range(5):
+        with suppress(asyncio.CancelledError):
+            asyncio.run(one())
+    assert len(ran) == 3
+    assert used(ledger, "tool_calls", 3) == 3

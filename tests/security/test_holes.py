@@ -63,6 +63,7 @@ def test_nothing_of_the_package_unpickles_evaluates_or_starts_a_shell():
 def test_a_known_secret_is_in_no_text_of_a_failure():
     keep_secret("correct-horse-battery", "$env HORSE")
     at = "https://me:pass@host/x?v=1&api_key=letmein&n=2 (redis://h/0?password=letmein)"
+    at += " redis://app:let@me@in@cache:6379/0"
     error = ValueError(f"no access with correct-horse-battery at {at}, sk-abcdefghijklmnop")
     for text in (
         fault_text(error),
@@ -73,6 +74,7 @@ def test_a_known_secret_is_in_no_text_of_a_failure():
         assert "correct-horse" not in text
         assert "me:pass" not in text
         assert "letmein" not in text
+        assert "me@in" not in text
         assert "abcdefghijk" not in text
 
 

@@ -12,7 +12,7 @@ import pytest
 from policyengine import Agent, Engine, Ledger, RequestError, Script, ScriptedCall, Usage, UsageError, batch, say
 from policyengine.loop.advance import advance, effect_now
 from policyengine.loop.state import Begin, CallModel, CallTools, Cancelled, Reserve, Reserved, Responded, ToolsDone
-from policyengine.messages import ModelResponse, ProviderError, ToolCall, ToolResult
+from policyengine.messages import Batch, ModelResponse, ProviderError, ToolCall, ToolResult
 from policyengine.plugins.registry import builtin_registry
 from policyengine.policy.load import load_policy_text
 from policyengine.providers.scripted import ScriptedModel
@@ -540,3 +540,24 @@ def test_a_reservation_that_comes_after_its_run_was_cancelled_is_given_back():
     ledger.perform(())
     assert used(ledger, "tool_calls") == 0
     assert agent_of(engine, [calls(10), say("done")], ledger).run("task").executed == 10
+
+
+@pytest.mark.parametrize("refused", [["look"], ["other"]])
+def test_calls_of_one_id_have_a_place_each_whichever_of_them_is_refused(refused):
+    ledger = ledger_of()
+    engine = engine_of(f"with: {{counts: tool_calls, limit: 2}}}}\n  no: {{use: tool_access, with: {{deny: {refused}}}")
+    ran = 0
+    for _ in range(4):
+        run = engine.start_run()
+        run.start("task")
+        run.begin_iteration()
+        asked = tuple(ToolCall("same", name, "{}") for name in ("look", "other"))
+        run.shared(ledger.perform(run.needs_of_calls(asked), run.take_dues()))
+        decisions = [run.before_tool_call(call, Batch("b", place)) for place, call in enumerate(asked)]
+        for call, decision in zip(asked, decisions, strict=True):
+            runs = decision.action == "allow"
+            ran += runs
+            run.after_tool_call(call, ToolResult("same", "x", "ok" if runs else "denied"))
+        ledger.perform((), run.take_dues())
+    assert ran == 2
+    assert used(ledger, "tool_calls") == 2

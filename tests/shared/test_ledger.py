@@ -256,3 +256,22 @@ def test_whatever_the_network_does_to_a_reservation_no_more_is_granted_than_ther
         granted += ledger.reserve((need(pool, 2),))[0].granted
     assert granted <= 6
     store.close()
+
+
+def test_settling_waits_no_longer_than_the_rule_says():
+    class Hanging(MemoryStore):
+        def update(self, change):
+            threading.Event().wait(30)
+
+    waits = []
+
+    def limited(function, limit):
+        waits.append(limit)
+        return False, None, None
+
+    ledger = Ledger(Hanging())
+    hurried = Pool("team", "tool_calls", 10, wait_s=0.05)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("policyengine.shared.ledger.call_with_limit", limited)
+        ledger.perform((), (Due(hurried, need(hurried).key, 1),))
+    assert waits == [0.05]

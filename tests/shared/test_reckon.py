@@ -34,6 +34,10 @@ def reserve(kept, of, amount=1):
     return kept.perform((need(of, amount),))[0]
 
 
+def settle(kept, of, grant, used):
+    kept.perform((), (Due(of, grant.key, used - grant.granted, grant.at),))
+
+
 def total(kept, of):
     return used_of(kept, of, need(of).key)
 
@@ -136,14 +140,33 @@ def test_a_clock_set_back_by_years_does_not_lock_the_pool_for_years():
     assert reserve(kept, pool(), 5).granted == 5
 
 
-@pytest.mark.parametrize(("before", "after"), [(60.0, 600.0), (600.0, 60.0), (None, 60.0), (60.0, None)])
-def test_another_window_forgets_nothing_that_still_counts(before, after):
+@pytest.mark.parametrize(("long", "short"), [(86_400.0, 60.0), (None, 60.0), (86_400.5, 86_400.0)])
+def test_pools_of_one_name_with_other_windows_have_counts_of_their_own(long, short):
     clock = Clock()
     kept = Alone(clock)
-    reserve(kept, pool(window_s=before), 4)
-    clock.now += 30
-    assert total(kept, pool(window_s=after)) == 4
-    assert reserve(kept, pool(window_s=after), 4).granted == 1
+    reserve(kept, pool(window_s=long), 5)
+    clock.now += 7200
+    assert reserve(kept, pool(window_s=short), 5).granted == 5
+    assert total(kept, pool(window_s=long)) == 5
+    assert reserve(kept, pool(window_s=long)).granted == 0
+
+
+@pytest.mark.parametrize("used", [5, 0])
+def test_after_a_clock_was_set_back_nothing_is_taken_from_what_was_reserved_later(used):
+    clock = Clock(2e9)
+    kept = Alone(clock)
+    grant = reserve(kept, pool(), 5)
+    if not used:  # all of it was given back
+        settle(kept, pool(), grant, 0)
+    clock.now -= 3 * WINDOW
+    reserve(kept, pool())
+    clock.now = 2e9
+    later = reserve(kept, pool(), 5)
+    settle(kept, pool(), grant, 0)
+    assert total(kept, pool()) == 5
+    clock.now += 2 * WINDOW  # from here on it is sure again
+    settle(kept, pool(), reserve(kept, pool(), 4), 1)
+    assert (later.granted, total(kept, pool())) == (5, 1)
 
 
 def test_keys_tell_pools_conversations_and_agents_apart_and_stay_short():

@@ -19,12 +19,14 @@ import prometheus_client
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from policyengine import Engine, Extension, ToolCall, UsageError, call, hookimpl, say
+from policyengine import Engine, Extension, ModelResponse, ToolCall, UsageError, call, hookimpl, say
 from policyengine.cli import cli
 from policyengine.hosts.core import HostRun
 from policyengine.hosts.host import Host
 from policyengine.messages import Usage
-from policyengine.script import fail
+from policyengine.plugins.registry import discover
+from policyengine.policy.load import load_policy_text
+from policyengine.script import ScriptedCall, Turn, fail
 from policyengine.telemetry.decision_log import DecisionLog
 from policyengine.telemetry.metrics import OTHER, Metrics, Names
 from policyengine.testing import ListedRegistry, ManualClock, play, policy, rule
@@ -71,6 +73,7 @@ def test_decisions_answers_stops_and_outcomes_are_counted():
     assert value(metrics, "policyengine_decisions_total", action="deny", **by) == 2
     assert value(metrics, "policyengine_decisions_total", action="stop", **by) == 1
     assert value(metrics, "policyengine_rule_answers_total", raw="hint", effective="hint", **by) == 1
+    assert value(metrics, "policyengine_rule_answers_total", raw="deny", code="repeat", **by) == 2
     assert value(metrics, "policyengine_runs_ended_total", status="stopped") == 1
     assert value(metrics, "policyengine_stops_total", rule="stall_detector", code="repeat", action="stop") == 1
     calls = {status: value(metrics, "policyengine_tool_calls_total", tool="look", status=status) for status in
@@ -249,6 +252,63 @@ def test_the_endpoint_is_scraped_on_loopback_and_gone_afterwards():
             pass
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(address, timeout=30)
+
+
+def asking_for(engine, metrics, *responses):
+    """Play responses to a host that knows no tools; every call runs."""
+    run = HostRun(engine, Host("other"))
+    run.begin("task")
+    for response in responses:
+        run.before_model()
+        for ruling in run.after_model(response.text, response.tool_calls, usage=response.usage).rulings:
+            run.answer(ruling.call.id, "ok")
+    run.end()
+    return metrics.text()
+
+
+def test_names_and_numbers_of_a_model_that_nobody_can_send_end_no_metrics():
+    engine = Engine()
+    metrics = Metrics(engine)
+    odd = ModelResponse("", (ToolCall("1", "to\ud800ol", "{}"),), usage=Usage(10**400, 3))
+    text = asking_for(engine, metrics, odd, ModelResponse("done", usage=Usage(1, 1)))
+    assert value(text, "policyengine_tool_calls_total", tool="to?ol", status="ok") == 1
+    assert value(text, "policyengine_tokens_total", kind="completion") == 4
+    assert value(text, "policyengine_runs_ended_total") == 1
+
+
+def test_a_failed_request_counts_once_however_often_the_rules_are_asked_about_it():
+    engine = Engine()
+    metrics = Metrics(engine)
+    play(engine, [call("look"), fail("context_overflow"), say("done")])
+    assert value(metrics, "policyengine_provider_errors_total", code="context_overflow") == 1
+    assert value(metrics, "policyengine_decisions_total", hook="after_provider_error") > 1
+
+
+def test_a_failed_request_beside_the_main_one_is_counted():
+    text = POLICY.replace("extensions: {}", "plan: {mode: steps, decompose: true}\nextensions: {}")
+    engine = Engine(load_policy_text(text, registry=discover()), registry=discover())
+    metrics = Metrics(engine)
+    play(engine, [fail("server_error"), say("done")])
+    assert value(metrics, "policyengine_provider_errors_total", code="server_error") == 1
+    assert value(metrics, "policyengine_model_requests_total") == 2
+
+
+@pytest.mark.parametrize("strategy", ["slide", "compact"])
+def test_a_request_in_the_place_of_which_the_history_was_shortened_was_not_sent(strategy):
+    rules = f"  context_compaction: {{with: {{window: 256, strategy: {strategy}}}}}"
+    text = POLICY.replace("extensions: {}", f"extends: [default]\nextensions:\n{rules}")
+    engine = Engine(load_policy_text(text, registry=discover()), registry=discover())
+    metrics, asked = Metrics(engine), []
+    engine.sinks.append(lambda report: asked.append(report.decision) if report.hook == "before_model_call" else None)
+    turns = [
+        Turn(calls=tuple(ScriptedCall("look", {"page": 3 * n + m}, result="page " * 60) for m in range(3)),
+             usage=Usage(100 + 90 * n, 5))
+        for n in range(4)
+    ]  # fmt: skip
+    play(engine, [*turns, Turn(text="a summary", usage=Usage(50, 5)), say("done"), say("done")])
+    answered = value(metrics, "policyengine_decisions_total", hook="after_model_response")
+    assert sum(decision.changed is not None for decision in asked) >= 1
+    assert value(metrics, "policyengine_model_requests_total") == answered < len(asked)
 
 
 TOOLS = """

@@ -33,6 +33,7 @@ from policyengine.providers.scripted import ScriptedModel
 from policyengine.recordings import Recording, read_recordings
 from policyengine.replay import replay
 from policyengine.script import Script, ScriptedCall, Turn, fail
+from policyengine.telemetry.spans import Content
 from policyengine.telemetry.traces import Tracing
 from policyengine.testing import ListedRegistry, ManualClock, play, policy, rule
 from policyengine.toolset import Tool
@@ -555,3 +556,43 @@ def test_what_a_human_answered_is_told_at_the_call(spans):
     (told,) = [event for event in spans.one("execute_tool").events if event.name == "policyengine.human"]
     assert dict(told.attributes) == {"policyengine.rule": "asks", "policyengine.answer": "approved"}
     assert spans.one("invoke_agent").status.status_code is trace.StatusCode.UNSET
+
+
+def test_a_failed_request_beside_the_main_one_is_an_error(spans):
+    text = "apiVersion: policyengine/v1\nkind: Policy\nname: t\nplan: {mode: steps, decompose: true}\nextensions: {}\n"
+    engine = Engine(load_policy_text(text, registry=discover()), registry=discover(), sinks=[Tracing(spans.provider)])
+    play(engine, [fail("server_error"), say("done")])
+    first, second = spans.named("chat")
+    assert (first.attributes["policyengine.purpose"], first.attributes["error.type"]) == ("plan", "server_error")
+    assert "error.type" not in second.attributes
+
+
+NESTED: list = []
+for _ in range(3000):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("nan"), 10**5000, NESTED], ids=["inf", "nan", "huge", "deep"])
+def test_arguments_that_cannot_be_written_are_masked_whole(odd):
+    content = Content(Log(("arguments", "messages"), ("/call/arguments/token",)))
+    asked = ToolCall("1", "look", "", {"page": odd, "token": SECRET})
+    assert content.call(asked) == {"gen_ai.tool.call.arguments": '"[masked]"'}
+    assert SECRET not in str(content.response(ModelResponse("", (asked,))))
+    assert SECRET not in str(Content(Log(("arguments",))).call(asked))
+
+
+def test_ids_names_and_numbers_that_nobody_can_send_are_made_sendable(spans):
+    engine = Engine(policy(), registry=ListedRegistry(), sinks=[Tracing(spans.provider)])
+    run = HostRun(engine, Host("other"))
+    run.begin("task")
+    run.before_model()
+    facts = {"finish_reason": "st\ud800op", "model": "mo\ud800del", "usage": Usage(10**400, -(10**30))}
+    run.after_model("", [ToolCall("i\ud800d", "lo\ud800ok", "{}")], **facts)
+    run.answer("i\ud800d", "ok")
+    run.end()
+    chat, tool = spans.one("chat").attributes, spans.one("execute_tool lo?ok").attributes
+    assert (chat["gen_ai.response.model"], chat["gen_ai.response.finish_reasons"]) == ("mo?del", ("st?op",))
+    assert (chat["gen_ai.usage.input_tokens"], chat["gen_ai.usage.output_tokens"]) == (2**63 - 1, -(2**63 - 1))
+    assert tool["gen_ai.tool.call.id"] == "i?d"
+    for span in spans.get_finished_spans():
+        span.to_json().encode()
