@@ -169,13 +169,8 @@ class Agent:
         if self.store is None:
             return self.drive(self.start(history, **options), Begin(task, plan), mailbox)
         run_id = options["run_id"] = options.get("run_id") or uuid4().hex
-        taken = claim(self.store, run_id, task, origin=self.origin, lease_s=self.lease_s)
-        if isinstance(taken, Outcome):
-            return taken
-        with holding(taken):
-            begun = partial(self.start, history, **options)
-            loop, event = self._taken_up(taken, taken.found(), Begin(task, plan), begun)
-            return self.drive(loop, event, mailbox, taken)
+        begun = partial(self.start, history, **options)
+        return self._work_on(self.store, run_id, Begin(task, plan), begun, mailbox)
 
     async def arun(
         self,
@@ -190,14 +185,8 @@ class Agent:
         if self.store is None:
             return await self.adrive(self.start(history, **options), Begin(task, plan), mailbox)
         run_id = options["run_id"] = options.get("run_id") or uuid4().hex
-        taken = await aclaim(self.store, run_id, task, origin=self.origin, lease_s=self.lease_s)
-        if isinstance(taken, Outcome):
-            return taken
-        with holding(taken):
-            found = await off_loop(taken.found)
-            begun = partial(self.start, history, **options)
-            loop, event = self._taken_up(taken, found, Begin(task, plan), begun)
-            return await self.adrive(loop, event, mailbox, taken)
+        begun = partial(self.start, history, **options)
+        return await self._awork_on(self.store, run_id, Begin(task, plan), begun, mailbox)
 
     def resume_run(self, run_id: str, *, mailbox: Mailbox | None = None) -> Outcome:
         """Go on with a run that is kept in the store; one that has ended returns how it did.
@@ -209,22 +198,11 @@ class Agent:
             UsageError: there is no store, or no such run in it, or the run had not begun.
             RunBusyError, LeaseLostError, StoreError: the run is somebody else's, or cannot be kept.
         """
-        taken = claim(self._kept_in(), run_id, None, lease_s=self.lease_s)
-        if isinstance(taken, Outcome):
-            return taken
-        with holding(taken):
-            loop, event = self._taken_up(taken, taken.found(), None, None)
-            return self.drive(loop, event, mailbox, taken)
+        return self._work_on(self._kept_in(), run_id, None, None, mailbox)
 
     async def aresume_run(self, run_id: str, *, mailbox: Mailbox | None = None) -> Outcome:
         """Go on with a run that is kept in the store, with asyncio; see `resume_run`."""
-        taken = await aclaim(self._kept_in(), run_id, None, lease_s=self.lease_s)
-        if isinstance(taken, Outcome):
-            return taken
-        with holding(taken):
-            found = await off_loop(taken.found)
-            loop, event = self._taken_up(taken, found, None, None)
-            return await self.adrive(loop, event, mailbox, taken)
+        return await self._awork_on(self._kept_in(), run_id, None, None, mailbox)
 
     def as_tool(self, name: str, description: str, *, shared: bool = True) -> Tool:
         """Return this agent as a tool of another one: it takes a `task` and answers with the outcome.
@@ -338,7 +316,32 @@ class Agent:
             raise UsageError("this agent has no store: Agent(..., store=open_store(PLACE))")
         return self.store
 
-    def _taken_up(self, keeper: Keeper, found: Found | None, begin: Event | None, start: Start | None) -> _Begun:
+    def _work_on(
+        self, store: Store, run_id: str, begin: Begin | None, start: Start | None, mailbox: Mailbox | None
+    ) -> Outcome:
+        """Work on a run that is kept: begin it, go on with it, or return how it ended."""
+        task = begin.task if begin is not None else None
+        taken = claim(store, run_id, task, origin=self.origin, lease_s=self.lease_s)
+        if isinstance(taken, Outcome):
+            return taken
+        with holding(taken):
+            loop, event = self._taken_up(taken, taken.found(), begin, start)
+            return self.drive(loop, event, mailbox, taken)
+
+    async def _awork_on(
+        self, store: Store, run_id: str, begin: Begin | None, start: Start | None, mailbox: Mailbox | None
+    ) -> Outcome:
+        """Do what `_work_on` does, with asyncio."""
+        task = begin.task if begin is not None else None
+        taken = await aclaim(store, run_id, task, origin=self.origin, lease_s=self.lease_s)
+        if isinstance(taken, Outcome):
+            return taken
+        with holding(taken):
+            found = await off_loop(taken.found)
+            loop, event = self._taken_up(taken, found, begin, start)
+            return await self.adrive(loop, event, mailbox, taken)
+
+    def _taken_up(self, keeper: Keeper, found: Found | None, begin: Begin | None, start: Start | None) -> _Begun:
         """Return the loop of a run that was taken, new or as it was kept, and the event it goes on with."""
         if found is not None:
             # Nobody worked on it in between, so that time does not count.
