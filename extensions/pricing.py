@@ -11,6 +11,7 @@ from typing import Any
 
 from policyengine import NANO, OptionProblem, UsageError, bundled_prices, has_bundled_prices
 
+from .patterns import example
 from .usage import Used
 
 MISSING = (
@@ -111,9 +112,3 @@ def _tokens_for(price: Price, nano: int, model: str) -> int | None:
 def usd(nano: int) -> str:
     """Return an amount of money as it is told."""
     return f"{nano / NANO:.6f}".rstrip("0").rstrip(".")
-
-
-def example(pattern: str) -> str:
-    """Return a name that a pattern matches; the pattern itself where it is a name, or too clever."""
-    name = pattern.replace("*", "x").replace("?", "x")
-    return name if fnmatchcase(name, pattern) else pattern

@@ -11,6 +11,8 @@ from typing import Any
 
 from policyengine import Action, Batch, Extension, OptionProblem, Proof, RunView, ToolCall, call, hookimpl
 
+from .patterns import example
+
 DENIED = "tool_denied"
 APPROVAL = "tool_approval"
 
@@ -78,9 +80,9 @@ class ToolAccess(Extension):
         """Return a call of a tool of each entry, and of one that no list names."""
         for action, code, patterns in (("deny", DENIED, self.deny), ("ask", APPROVAL, self.ask)):
             for pattern in patterns:
-                example = _example(pattern)
-                if self._answer(example) == action:
-                    yield Proof(f"{action}[{pattern}]", action, code, 1, (call(example),))
+                tool = example(pattern)
+                if self._answer(tool) == action:
+                    yield Proof(f"{action}[{pattern}]", action, code, 1, (call(tool),))
         if self.allow is not None:
             other = next((name for name in _SOMETHING_ELSE if self._answer(name) == "deny"), None)
             if other is not None:
@@ -108,10 +110,4 @@ def _matches(tool: str, patterns: Sequence[str]) -> bool:
 
 def _covers(pattern: str, other: str) -> bool:
     """Return whether a pattern surely matches all that another one matches."""
-    return pattern == other or pattern == "*" or (other == _example(other) and fnmatchcase(other, pattern))
-
-
-def _example(pattern: str) -> str:
-    """Return a name that a pattern matches; the pattern itself where it is a name, or too clever."""
-    name = pattern.replace("*", "x").replace("?", "x")
-    return name if fnmatchcase(name, pattern) else pattern
+    return pattern == other or pattern == "*" or (other == example(other) and fnmatchcase(other, pattern))

@@ -27,6 +27,8 @@ from policyengine import (
     hookimpl,
 )
 
+from .patterns import example
+
 CODE = "call_limit"
 
 NOT_STARTED = ("unknown_tool", "invalid_arguments")
@@ -123,9 +125,9 @@ class ToolCallLimit(Extension):
             if calls is not None and number >= calls:
                 message = f"must be below calls ({calls}), or it can never take effect"
                 yield OptionProblem(("tools", pattern), message)
-            example = _example(pattern)
-            before = next((other for other in seen if fnmatchcase(example, other)), None)
-            if before is not None and example != pattern:
+            tool = example(pattern)
+            before = next((other for other in seen if fnmatchcase(tool, other)), None)
+            if before is not None and tool != pattern:
                 message = f"is never used: {before!r} stands before it and matches the same tools"
                 yield OptionProblem(("tools", pattern), message, fatal=False)
             seen.append(pattern)
@@ -150,7 +152,7 @@ class ToolCallLimit(Extension):
             yield Proof("calls", "deny", CODE, 1, (turn,))
             yield Proof("calls, next request", "wind_down", CODE, 2, (turn,))
         for pattern, number in self.tools.items():
-            name = _example(pattern)
+            name = example(pattern)
             if number < _LARGEST_BATCH and self._limit_of(name) == number:
                 turn = Turn(tuple(_probe(page, name) for page in range(number + 1)))
                 yield Proof(f"tools[{pattern}]", "deny", CODE, 1, (turn,))
@@ -310,12 +312,6 @@ def _started(result: ToolResult) -> bool:
     if error is not None and error.code in NOT_STARTED and not error.declared and result.duration_s is None:
         return False
     return result.ran
-
-
-def _example(pattern: str) -> str:
-    """Return a name that a pattern matches; the pattern itself where it is a name, or too clever."""
-    name = pattern.replace("*", "x").replace("?", "x")
-    return name if fnmatchcase(name, pattern) else pattern
 
 
 def _probe(page: int, tool: str = "") -> ScriptedCall:

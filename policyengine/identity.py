@@ -16,14 +16,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 from unicodedata import is_normalized, normalize
 
 import msgspec
 
-from policyengine.patterns import substituted
+from policyengine.patterns import compiled, substituted
 
 __all__ = ["call_identity", "content_mark", "mask_volatile", "masked_fingerprint", "raw_fingerprint", "remembering"]
 
@@ -108,8 +107,8 @@ def mask_volatile(text: str, masks: tuple[str, ...] = ()) -> str:
     outlines = data.translate(_HEX_OUTLINE), data.translate(_TIME_OUTLINE), data.lower()
     for pattern, substitute, outline, parts in _VOLATILE:
         if any(part in outlines[outline] for part in parts):
-            text = _compiled(pattern).sub(substitute, text)
-    return _compiled(_KEYED_NUMBER).sub(_mask_keyed, text)
+            text = compiled(pattern).sub(substitute, text)
+    return compiled(_KEYED_NUMBER).sub(_mask_keyed, text)
 
 
 _HEX = "[0-9a-fA-F]"
@@ -141,7 +140,6 @@ _IN_HEX, _IN_TIME, _IN_LOWER = range(3)
 # Where it can, a pattern starts with a plain class and looks behind after it: only then does the engine skip ahead.
 # Every match has one of the parts in the outline that is named with them. A pattern is compiled when a text first needs
 # it: a process that judges one call needs few.
-# They are compiled where a text needs them: a process that judges one call needs few.
 _VOLATILE: tuple[tuple[str, str, int, tuple[bytes, ...]], ...] = (
     (
         rf"{_HEX}(?<![0-9A-Za-z]{_HEX}){_HEX}{{7}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}{_ENDS}",
@@ -191,14 +189,9 @@ _VOLATILE: tuple[tuple[str, str, int, tuple[bytes, ...]], ...] = (
 
 def _mask_keyed(match: re.Match[str]) -> str:
     start = match.start()
-    if _compiled(_UNIT_KEY).search(match.string[max(0, start - _KEY_WINDOW) : start]) is None:
+    if compiled(_UNIT_KEY).search(match.string[max(0, start - _KEY_WINDOW) : start]) is None:
         return match.group()
     return match.group(1) + "<duration>"
-
-
-@lru_cache(maxsize=256)
-def _compiled(mask: str) -> re.Pattern[str]:
-    return re.compile(mask)
 
 
 def _utf8(text: str) -> bytes:

@@ -225,12 +225,16 @@ def _flat(tree: Any) -> Iterator[Item]:
 def _least(name: str, value: Any) -> int:
     """Return how many characters an item has at least."""
     if name in (*_REPEATS, "POSSESSIVE_REPEAT"):
-        return int(value[0]) and max((_least(*item) for item in _flat(value[2])), default=0)
+        return int(value[0]) and _least_of(value[2])
     if name == "BRANCH":
-        return min(max((_least(*item) for item in _flat(part)), default=0) for part in value[1])
+        return min(map(_least_of, value[1]))
     if name == "ATOMIC_GROUP":
-        return max((_least(*item) for item in _flat(value)), default=0)
+        return _least_of(value)
     return 0 if name in ("GROUPREF", "GROUPREF_EXISTS", *_ZERO_WIDTH) else 1
+
+
+def _least_of(tree: Any) -> int:
+    return max((_least(*item) for item in _flat(tree)), default=0)
 
 
 def _first(tree: Any) -> frozenset[int]:
@@ -252,12 +256,16 @@ def _chars(name: str, value: Any) -> frozenset[int]:
     if name == "IN":
         return _in(value)
     if name in (*_REPEATS, "POSSESSIVE_REPEAT"):
-        return frozenset().union(*(_chars(*item) for item in _flat(value[2])))
+        return _chars_of(value[2])
     if name == "BRANCH":
-        return frozenset().union(*(_chars(*item) for part in value[1] for item in _flat(part)))
+        return frozenset().union(*map(_chars_of, value[1]))
     if name == "ATOMIC_GROUP":
-        return frozenset().union(*(_chars(*item) for item in _flat(value)))
+        return _chars_of(value)
     return _EVERYTHING
+
+
+def _chars_of(tree: Any) -> frozenset[int]:
+    return frozenset().union(*(_chars(*item) for item in _flat(tree)))
 
 
 def _in(members: Any) -> frozenset[int]:

@@ -13,7 +13,6 @@ from benchmarks.fuzz.source import Source, pick
 from policyengine.templates import CORE_MESSAGES, LIMITS, Limits, Templates
 
 ROOT = Path(__file__).parents[2]
-SECRET = "the-secret-of-the-process"
 PIECES = (
     *(
         b"{{ rule }} says no to {{ tool }}: {{ observed }} of {{ limit }}.\n",

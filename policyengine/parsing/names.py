@@ -14,8 +14,10 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 MAX_NAME = 512
-MOST_NAMESPACES, LONGEST_NAMESPACE = 4, 100
 """Longest text that is looked at as a name."""
+
+MOST_NAMESPACES, LONGEST_NAMESPACE = 4, 100
+"""How many namespaces may stand before a name, and the longest of one."""
 
 NAMESPACES = frozenset({"api", "default", "default_api", "function", "functions", "mcp", "tool", "tools"})
 """Words before a name that mean nothing but "a tool"."""
