@@ -183,7 +183,7 @@ def _denied(event: Event, run: HostRun) -> Reply:
 def _unheard(call_id: str, run: HostRun) -> None:
     """Close a call of which nothing was heard, because its id is used again: whether it ran, nobody knows."""
     text = "no result was reported"
-    if any(item.call.id == call_id and item.result is None and not item.reported for item in run.state.open):
+    if any(call.id == call_id for call in run.open_calls):
         run.answer(call_id, text, "error", error=ToolError("no_result", text, None))
 
 

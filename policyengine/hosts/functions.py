@@ -45,10 +45,15 @@ def called_by_name(function: Callable[..., Any], signature: inspect.Signature, n
 def not_awaited(name: str, value: Any) -> Any:
     """Return what a function returned. Raises UsageError where it would have to be awaited."""
     if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()
+        let_go(value)
         raise UsageError(f"{name!r} returns what has to be awaited: declare it with `async def`")
     return value
+
+
+def let_go(value: Any) -> None:
+    """Close what nobody is going to await, so that Python does not warn of it."""
+    if inspect.iscoroutine(value):
+        value.close()
 
 
 def named_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

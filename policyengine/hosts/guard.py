@@ -23,6 +23,7 @@ from policyengine.hosts.core import HostRun
 from policyengine.hosts.functions import (
     called_by_name,
     is_coroutine_function,
+    let_go,
     named_arguments,
     not_awaited,
     readable_signature,
@@ -315,8 +316,7 @@ class GuardTurn:
         """Return what became of all calls; raises UsageError while a question waits to be asked."""
         waiting, self._waiting = self._waiting, {}
         for said in waiting.values():
-            if inspect.iscoroutine(said):
-                said.close()
+            let_go(said)
         if any(ruling.action == "ask" for ruling in self._rulings):
             raise UsageError(_ASYNC)
         return self._rulings
@@ -445,8 +445,7 @@ class GuardTurn:
 def _now(said: Any) -> Any:
     """Return what `approve` said, which cannot be awaited here."""
     if inspect.isawaitable(said):
-        if inspect.iscoroutine(said):
-            said.close()
+        let_go(said)
         raise UsageError(_ASYNC)
     return said
 

@@ -73,7 +73,7 @@ def read_reply(reply: Any) -> Reply:
     calls = [legacy] if legacy and not holders else holders
     text, made, thought = _parts(content)
     reasoning = get(reply, "reasoning_content") or get(reply, "reasoning") or thought
-    if isinstance(reasoning, str) and (reasoning or "reasoning" in facts):
+    if isinstance(reasoning, str) and reasoning:
         facts["reasoning"] = reasoning
     blocks = bool(made) or get(reply, "type") == "message"
     if blocks and not choices:

@@ -105,7 +105,7 @@ class ScriptedTools:
     def skip(self, messages: Sequence[Message], results: Iterable[ToolResult]) -> None:
         """Take the results as given that a history holds, and those of its last calls that are not in it yet."""
         calls: dict[str, ToolCall] = {}
-        late = [(result.call_id, "") for result in results if result.ran]
+        late = [result.call_id for result in results if result.ran]
         for message in messages:
             for call in (*message.tool_calls, *_calls_in(message)):
                 calls[call.id] = call
@@ -113,7 +113,7 @@ class ScriptedTools:
                 self._given(calls.get(message.tool_call_id))
             elif message.origin == "tool" and "" in calls:
                 self._given(calls.pop(""), message.text)
-        for call_id, _ in late:
+        for call_id in late:
             self._given(calls.get(call_id, calls.get("")))
 
     def _given(self, call: ToolCall | None, told: str | None = None) -> None:
