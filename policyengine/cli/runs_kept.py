@@ -30,7 +30,7 @@ from policyengine.errors import UsageError
 from policyengine.history.chat import as_mappings
 from policyengine.messages import Message
 from policyengine.stores import StoreError
-from policyengine.telemetry.live import short
+from policyengine.telemetry.live import number_of, short
 from policyengine.visible import clean, clean_line
 
 STATUSES = get_args(RunStatus)
@@ -128,7 +128,7 @@ def show(run_id: str, store: str, count: int, as_json: bool) -> int:
         print_json(
             {
                 **_of(head, now),
-                "task": standing.run.task if standing is not None else head.task,
+                "task": _task(head, standing),
                 "origin": head.origin,
                 "answer": msgspec.to_builtins(head.answer),
                 "answers": msgspec.to_builtins(head.answers),
@@ -155,15 +155,14 @@ def show(run_id: str, store: str, count: int, as_json: bool) -> int:
 def _lines(head: Head, standing: Standing | None, now: float) -> Iterator[tuple[str, str]]:
     agent = f" of {clean_line(head.agent)}" if head.agent else ""
     yield "run", f"{clean_line(head.run_id)}{agent}: {head.status}"
-    task = standing.run.task if standing is not None else head.task
-    for number, line in enumerate(clean(task).splitlines()):
+    for number, line in enumerate(clean(_task(head, standing)).splitlines()):
         yield "" if number else "task", line
     if head.policy:
         yield "policy", f"{clean_line(head.policy)}, digest {head.digest[:12]}"
     begun = [*_under_way(head, standing)]
     open_ends = sum(call["result"] == "unknown" for call in begun)
     unknown = f", {open_ends} of them begun and without a known end" if open_ends else ""
-    yield "work", f"{_count(head.iteration, 'round')}, {_count(head.calls, 'call')}{unknown}; phase {head.phase}"
+    yield "work", f"{number_of(head.iteration, 'round')}, {number_of(head.calls, 'call')}{unknown}; phase {head.phase}"
     for number, call in enumerate(begun):
         yield "" if number else "under way", clean_line(f"{call['tool']} {short(call['arguments'])}")
         yield "", f"  {RESULTS[call['result']]}"
@@ -231,6 +230,11 @@ def _of(head: Head, now: float) -> dict[str, Any]:
     }
 
 
+def _task(head: Head, standing: Standing | None) -> str:
+    """Return the task of a run, whole where it has begun."""
+    return standing.run.task if standing is not None else head.task
+
+
 def _worker(head: Head, now: float) -> str:
     """Return whether somebody works on a run: `alive`, `gone` (its process is, or has long said nothing) or `-`."""
     return "-" if not head.owner else "gone" if is_free(head, now) else "alive"
@@ -244,10 +248,6 @@ def _why(head: Head) -> str:
     if head.stop is not None:
         return f"{head.stop.rule}: {head.stop.code}" if head.stop.rule else head.stop.code
     return short(head.error, 60)
-
-
-def _count(value: int, noun: str) -> str:
-    return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
 
 
 # ---- answer them
@@ -388,7 +388,7 @@ def _recording(
 ) -> dict[str, Any]:
     return {
         "id": head.run_id,
-        "task": standing.run.task if standing is not None else head.task,
+        "task": _task(head, standing),
         "model": standing.loop.model if standing is not None else "",
         "label": label,
         "status": head.status,

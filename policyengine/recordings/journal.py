@@ -6,6 +6,7 @@ Must not know: decisions; a recording holds what happened, not what the engine t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,12 +41,13 @@ def read(document: Document) -> Iterator[Recording | Unreadable]:
     none: a crash cut that line off, and what was on it is done again or is part of what was resumed.
     """
     values, end = document.whole()
-    broken = [problem.line for problem in document.broken if end is not None and problem.line >= end]
+    broken = sorted(problem.line for problem in document.broken if end is not None and problem.line >= end)
     decoder = Decoder()
     runs: dict[str, _Run] = {}
     resumed: dict[str, int] = {}
     for number, value in values:
-        last = max((line for line in broken if line < number), default=0)
+        before = bisect_left(broken, number)
+        last = broken[before - 1] if before else 0
         try:
             if last and not _resumes(value) and resumed.get(_run_of(value), 0) < last:
                 continue

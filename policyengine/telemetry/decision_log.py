@@ -123,6 +123,30 @@ class Record(msgspec.Struct, frozen=True):
     answered: str | msgspec.UnsetType = msgspec.UNSET
 
 
+_OF_NO_RUN = Record(
+    v=VERSION,
+    type="gap",
+    ts="",
+    run_id="",
+    agent="",
+    iteration=0,
+    step=0,
+    hook="",
+    seq=0,
+    policy=PolicyLine("", "", 0, ""),
+    call=None,
+    decision=ALLOW,
+    raw=ALLOW,
+    decided_by="",
+    code="",
+    message="",
+    rules=(),
+    latency_us=0.0,
+    trace_id=None,
+)
+"""What lines have in common that belong to no run."""
+
+
 class DecisionLog:
     """Writes decisions, one line each: to an open text file, flushed at once, or to a `LogFile`, in another thread.
 
@@ -141,7 +165,7 @@ class DecisionLog:
         self._unwritten = 0
         if isinstance(file, LogFile):
             file.gap = partial(gap_line, clock)
-        self._policy = PolicyLine("", "", 0, "")
+        self._policy = _OF_NO_RUN.policy
         self._left_out: WeakKeyDictionary[Run, int] = WeakKeyDictionary()
 
     def __call__(self, report: Report) -> None:
@@ -173,25 +197,14 @@ class DecisionLog:
         else:
             code, message = "policy_rejected", "; ".join(_where(problem) for problem in subject)
         self._write(
-            Record(
-                v=VERSION,
+            msgspec.structs.replace(
+                _OF_NO_RUN,
                 type="reload",
                 ts=self._time(),
-                run_id="",
-                agent="",
-                iteration=0,
-                step=0,
                 hook=f"on_{code}",
-                seq=0,
                 policy=self._policy,
-                call=None,
-                decision=ALLOW,
-                raw=ALLOW,
-                decided_by="",
                 code=code,
                 message=message,
-                rules=(),
-                latency_us=0.0,
                 trace_id=self._trace_id,
             )
         )
@@ -257,28 +270,7 @@ def moment(at: float) -> str:
 
 def gap_line(clock: Callable[[], float], count: int) -> str:
     """Return the line that says how many lines are missing in its place."""
-    line = Record(
-        v=VERSION,
-        type="gap",
-        ts=moment(clock()),
-        run_id="",
-        agent="",
-        iteration=0,
-        step=0,
-        hook="",
-        seq=0,
-        policy=PolicyLine("", "", 0, ""),
-        call=None,
-        decision=ALLOW,
-        raw=ALLOW,
-        decided_by="",
-        code="lines_lost",
-        message="",
-        rules=(),
-        latency_us=0.0,
-        trace_id=None,
-        left_out=count,
-    )
+    line = msgspec.structs.replace(_OF_NO_RUN, ts=moment(clock()), code="lines_lost", left_out=count)
     return encode(line) + "\n"
 
 

@@ -93,9 +93,9 @@ class LiveView:
         with self._lock:
             self._console.print()
             facts = [
-                _count(outcome.iterations, "round"),
-                f"{_count(outcome.calls, 'call')} ({outcome.executed} run)",
-                _count(outcome.interventions, "intervention"),
+                number_of(outcome.iterations, "round"),
+                f"{number_of(outcome.calls, 'call')} ({outcome.executed} run)",
+                number_of(outcome.interventions, "intervention"),
             ]
             if outcome.prompt_tokens or outcome.completion_tokens:
                 facts.append(f"{outcome.prompt_tokens} + {outcome.completion_tokens} tokens")
@@ -154,7 +154,7 @@ class LiveView:
     def _loaded(self, snapshot: PolicySnapshot) -> None:
         policy = snapshot.policy
         revision = f" revision {clean(policy.revision)}" if policy.revision else ""
-        rules = _count(len(policy.rules), "rule")
+        rules = number_of(len(policy.rules), "rule")
         facts = f"{policy.name}{revision}, {rules}, generation {snapshot.generation}, digest {policy.digest[:12]}"
         before, self._snapshot = self._snapshot, snapshot
         if before is None:
@@ -262,5 +262,6 @@ def _full(problem: Any) -> str:
     return str(problem.full()) if hasattr(problem, "full") else str(problem)
 
 
-def _count(value: int, noun: str) -> str:
+def number_of(value: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{value} {noun}" if value == 1 else f"{value} {noun}s"

@@ -290,15 +290,12 @@ class _Spans:
             attributes=attributes,
             start_time=now,
         )
-        others = [other for other in self._calls.values() if other.batch == self._batch(report)]
+        batch = str(report.payload[1].id)
+        others = [other for other in self._calls.values() if other.batch == batch]
         asked = report.decision.action == "ask" or any(other.asked for other in others)
-        self._calls[call.id] = _Call(span, changed, self._batch(report), now, asked)
+        self._calls[call.id] = _Call(span, changed, batch, now, asked)
         for other in (*others, self._calls[call.id]):
             other.together, other.judged, other.asked = bool(others) and not asked, now, asked
-
-    @staticmethod
-    def _batch(report: Report) -> str:
-        return str(report.payload[1].id)
 
     def _end_all(self, now: int, why: str) -> None:
         if self._chat is not None and why:
